@@ -1,0 +1,1 @@
+"""The Hydra configuration: one group a seam, presets, and whole experiments."""

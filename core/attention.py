@@ -1,0 +1,74 @@
+"""The attention seam: how new rows are written into pages and attended against them.
+
+Legend: R rows (requests) in a step, T tokens, S cached entries, H query heads, V value head size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from interlock.core.cache_spec import CacheGroup
+from interlock.core.model import AttentionInput, AttentionSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """What attention needs to know about a step, made once and shared by all layers.
+
+    Host lists mirror the device tensors so that planning needs no device read. Row r's new tokens
+    are flat tokens row_offsets[r] .. row_offsets[r + 1] and become entries starts[r], starts[r] + 1,
+    ... of its page tables. A query sees every entry below starts[r] (inside its layer's window, by
+    position) and, among the row's new tokens, itself and its ancestors: all earlier ones for a
+    chain, those set in `tree_masks[r]` (bool [n, n], query by key) for a draft tree.
+    The position of a committed entry is its index; new tokens have `positions_T`.
+    """
+
+    row_offsets: tuple[int, ...]
+    starts: tuple[int, ...]
+    positions: tuple[int, ...]
+    positions_T: "Tensor"
+    page_tables: tuple["Tensor", ...]
+    """Per page table: int64 [R, pages]; entries past a row's pages are 0 and never read."""
+    page_size: int
+    tree_masks: Mapping[int, "Tensor"]
+
+    @property
+    def num_rows(self) -> int:
+        """Requests in this step."""
+        return len(self.starts)
+
+
+class AttentionBackend(ABC):
+    """Computes attention over pages for prefill, decode and verification alike.
+
+    A backend is stateless between steps: what it needs lives in the planes and in the plan.
+    """
+
+    @abstractmethod
+    def cache_groups(
+        self, specs: tuple[AttentionSpec, ...], first_layer: int
+    ) -> tuple[CacheGroup, ...]:
+        """The groups whose planes `attend` reads and writes for layers of these specs."""
+
+    @abstractmethod
+    def plan(self, batch: AttentionBatch) -> Any:
+        """Whatever all layers of this step share (write slots, masks, work partition)."""
+
+    @abstractmethod
+    def attend(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, "Tensor"],
+    ) -> "Tensor":
+        """Write the new rows into `planes` ([pages, page_size, *shape]), attend, return [T, H, V].
+
+        Softmax and accumulation use at least fp32 and never less than the inputs' dtype. Only
+        entries of this batch's rows are written. `table` selects the page table of the layer.
+        """

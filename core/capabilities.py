@@ -1,0 +1,90 @@
+"""Typed capabilities: what a component offers and what it needs, compared by value, never by name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from interlock.core.model import AttentionForm, ModelDescription
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Something a component provides. Subclasses are the vocabulary of the resolver."""
+
+
+@dataclass(frozen=True)
+class ServesAttention(Capability):
+    """Attention layers of this form are computed."""
+
+    form: AttentionForm
+
+
+@dataclass(frozen=True)
+class ServesWindows(Capability):
+    """Sliding-window layers are computed."""
+
+
+@dataclass(frozen=True)
+class ServesTrees(Capability):
+    """Draft trees (ancestor masks) are computed."""
+
+
+@dataclass(frozen=True)
+class SharesPages(Capability):
+    """A page may belong to several requests and outlive its owner."""
+
+
+@dataclass(frozen=True)
+class KeepsPages(Capability):
+    """Pages of finished requests are kept for later ones."""
+
+
+@dataclass(frozen=True)
+class RunsModel(Capability):
+    """Real tokens, logits and features come out of a real forward pass."""
+
+
+@dataclass(frozen=True)
+class CarriesTokens(Capability):
+    """Every request of the workload carries token ids."""
+
+
+@dataclass(frozen=True)
+class ReturnsLogprobs(Capability):
+    """Log-probabilities can be asked for."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A choice for every seam: what requirements are predicates over."""
+
+    chosen: Mapping[str, tuple[str, Any]]
+    """Seam key -> (component name, its config)."""
+    capabilities: frozenset[Capability]
+    model: ModelDescription | None
+    device: str = "cpu"
+    dtype: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def has(self, capability: Capability) -> bool:
+        """True when some chosen component provides it."""
+        return capability in self.capabilities
+
+
+Requirement = Callable[[Composition], str | None]
+"""None when met, else the reason in one sentence that names settings and values."""
+
+
+def needs(capability: Capability, reason: str) -> Requirement:
+    """A requirement that some component provides `capability`."""
+    return lambda composition: None if composition.has(capability) else reason
+
+
+def none_provided(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+    """For components without capabilities."""
+    return ()
+
+
+def none_required(_config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:
+    """For components without requirements."""
+    return ()

@@ -1,0 +1,64 @@
+"""A component: a config dataclass, a way to build the class, and what it provides and requires."""
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from interlock.core.capabilities import Capability, Requirement, none_provided, none_required
+from interlock.core.model import ModelDescription
+
+if TYPE_CHECKING:
+    import torch
+
+    from interlock.core.attention import AttentionBackend
+
+CONTRACT = 1
+"""Version of the plugin contract: hooks, seams and the values that cross them."""
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a component's constructor may need besides its own config."""
+
+    model: ModelDescription
+    device: "torch.device | None" = None
+    dtype: "torch.dtype | None" = None
+    page_size: int = 16
+    num_pages: int = 0
+    seed: int = 0
+    attention: "AttentionBackend | None" = None
+    """The chosen backend, for drafters that declare cache groups."""
+    model_directory: Path | None = None
+
+
+Build = Callable[[Any, BuildContext], Any]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One choice of one seam.
+
+    `seam` is the config group ("cache/eviction"), `name` the choice, `config` its dataclass whose
+    fields are the options (each with a default, documented in `help`). `build` is a callable
+    (config, context) -> instance, or "package.module:callable", imported only when chosen.
+    `automatic` components may be what `<seam>=auto` resolves to.
+    """
+
+    seam: str
+    name: str
+    config: type
+    build: Build | str
+    summary: str
+    provides: Callable[[Any, ModelDescription | None], Iterable[Capability]] = none_provided
+    requires: Callable[[Any, ModelDescription | None], Iterable[Requirement]] = none_required
+    automatic: bool = False
+
+    def make(self, config: Any, context: BuildContext) -> Any:
+        """Build the instance, importing its module now."""
+        build = self.build
+        if isinstance(build, str):
+            module, _, attribute = build.partition(":")
+            build = getattr(importlib.import_module(module), attribute)
+        return build(config, context)

@@ -1,0 +1,35 @@
+"""The errors a user can meet. Each message names the setting, its value and what is allowed."""
+
+from collections.abc import Sequence
+
+
+class InterlockError(Exception):
+    """Base of every error that is somebody's mistake rather than a bug of ours."""
+
+
+class ConfigError(InterlockError):
+    """The configuration cannot be run. Carries every problem found, not the first."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class PluginError(ConfigError):
+    """A plugin that the configuration selects is missing or broken."""
+
+
+class CheckpointError(InterlockError):
+    """A model directory is incomplete, corrupt, or not what its config says."""
+
+
+class WorkloadError(InterlockError):
+    """A workload file cannot be read; names the file and the line."""
+
+
+class RequestError(InterlockError):
+    """One request is refused at intake; the others go on."""
+
+
+class ContractViolation(InterlockError):
+    """A component returned something its interface forbids. Names the component."""

@@ -1,0 +1,155 @@
+"""The contract of a model: its description (no weights), its decoder, and its family plugin.
+
+Legend: T tokens, E hidden size, H query heads, K key/value heads, D head size, N and R the parts of
+an MLA query without and with rotary embedding, C latent rank, V value head size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from interlock.core.cache_spec import CacheGroup, Full, Lifetime, Plane, Window
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from interlock.core.weights import WeightSource
+
+AttentionForm = Literal["heads", "latent"]
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """What one layer's attention computes; every backend takes these as parameters.
+
+    form "heads": H query heads over K key/value heads of size head_dim (values: v_head_dim).
+    form "latent": MLA; num_kv_heads is 1 latent of latent_rank + rope_dim, head_dim is
+    nope_dim + rope_dim. `window` W: a query sees itself and the W - 1 tokens before it.
+    """
+
+    form: AttentionForm
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    scale: float
+    window: int | None = None
+    latent_rank: int = 0
+    nope_dim: int = 0
+    rope_dim: int = 0
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """Everything that is decided before a weight is read. `config` is the parsed config.json."""
+
+    name: str
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    attention: tuple[AttentionSpec, ...]
+    dtype: str
+    config: Mapping[str, Any]
+    eos_token_ids: tuple[int, ...] = ()
+    directory: Path | None = None
+
+    @property
+    def forms(self) -> frozenset[AttentionForm]:
+        """The attention forms that occur in the model."""
+        return frozenset(spec.form for spec in self.attention)
+
+
+@dataclass(frozen=True)
+class HeadsInput:
+    """Inputs of one layer's attention in "heads" form, rotary embedding applied."""
+
+    q_THD: "Tensor"
+    k_TKD: "Tensor"
+    v_TKV: "Tensor"
+
+
+@dataclass(frozen=True)
+class LatentInput:
+    """Inputs of one layer's MLA, rotary embedding applied to the R parts.
+
+    up_k_HNC and up_v_HVC expand the latent: k_nope[h] = up_k[h] @ latent, v[h] = up_v[h] @ latent.
+    """
+
+    q_nope_THN: "Tensor"
+    q_rope_THR: "Tensor"
+    latent_TC: "Tensor"
+    k_rope_TR: "Tensor"
+    up_k_HNC: "Tensor"
+    up_v_HVC: "Tensor"
+
+
+AttentionInput = HeadsInput | LatentInput
+
+Attend = Callable[[int, AttentionSpec, AttentionInput], "Tensor"]
+"""(layer, spec, inputs) -> [T, H, V]: writes the new rows into the cache and attends."""
+
+
+class Decoder(Protocol):
+    """A causal decoder that leaves attention and its cache to the caller."""
+
+    description: ModelDescription
+
+    def forward(self, tokens_T: "Tensor", positions_T: "Tensor", attend: Attend) -> "Tensor":
+        """Final-norm features [T, E], calling `attend` once per layer in layer order."""
+        ...
+
+    def logits(self, features_TE: "Tensor") -> "Tensor":
+        """[T, vocab_size] in the model's dtype or wider; padding entries of the head are cut."""
+        ...
+
+    def embed(self, tokens_T: "Tensor") -> "Tensor":
+        """Input embeddings [T, E]."""
+        ...
+
+
+class ModelFamily(ABC):
+    """Reads one family of Hugging Face configs and builds its decoder."""
+
+    name: str
+    architectures: tuple[str, ...]
+    """Values of config.json's `architectures` that this family serves."""
+
+    @abstractmethod
+    def describe(self, config: Mapping[str, Any], name: str) -> ModelDescription:
+        """The description; raises CheckpointError naming the field for what is not supported."""
+
+    @abstractmethod
+    def build(
+        self,
+        description: ModelDescription,
+        weights: "WeightSource",
+        dtype: "torch.dtype",
+        device: "torch.device",
+    ) -> Decoder:
+        """The decoder, each parameter taken from `weights` exactly once."""
+
+
+def cache_groups_of(
+    specs: tuple[AttentionSpec, ...], first_layer: int = 0
+) -> tuple[CacheGroup, ...]:
+    """The plain groups: K and V a head, or MLA's normalised latent with its rotated key.
+
+    One group per (planes, lifetime); layer numbers start at `first_layer`.
+    """
+    members: dict[tuple[tuple[Plane, ...], Lifetime], list[int]] = {}
+    for offset, spec in enumerate(specs):
+        if spec.form == "heads":
+            planes: tuple[Plane, ...] = (
+                Plane("k", (spec.num_kv_heads, spec.head_dim), shard_axis=0),
+                Plane("v", (spec.num_kv_heads, spec.v_head_dim), shard_axis=0),
+            )
+        else:
+            planes = (Plane("latent", (spec.latent_rank + spec.rope_dim,)),)
+        lifetime: Lifetime = Window(spec.window) if spec.window else Full()
+        members.setdefault((planes, lifetime), []).append(first_layer + offset)
+    return tuple(CacheGroup(tuple(n), planes, life) for (planes, life), n in members.items())

@@ -1,0 +1,148 @@
+"""Device storage of the cache, and the bridge from a host `Batch` to what attention reads.
+
+Legend: P pages, B tokens in a page, R rows, T tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend, AttentionBatch
+from interlock.core.batch import Batch, Draft, Pages
+from interlock.core.cache_spec import CacheLayout
+from interlock.core.model import Attend, AttentionInput, AttentionSpec
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of this name; KeyError is the caller's to prevent."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+class Planes:
+    """Every plane of every layer: [P, B, *shape], and which page table addresses it."""
+
+    def __init__(
+        self,
+        layout: CacheLayout,
+        num_pages: Sequence[int],
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.layout = layout
+        self.page_size = page_size
+        self.tables: dict[int, int] = {}
+        self.of_layer: dict[int, dict[str, Tensor]] = {}
+        for group in layout.groups:
+            for layer in group.layers:
+                table = layout.table_of(layer)
+                self.tables[layer] = table
+                self.of_layer[layer] = {
+                    plane.name: torch.zeros(
+                        (num_pages[table], page_size, *plane.shape),
+                        dtype=torch_dtype(plane.dtype) if plane.dtype else dtype,
+                        device=device,
+                    )
+                    for plane in group.planes
+                }
+
+    def move_entries(
+        self, table: int, pages: Pages, sources: Sequence[int], targets: Sequence[int]
+    ) -> None:
+        """Within one request, copy rows of entries `sources` to entries `targets` of a table.
+
+        All sources are read before any target is written.
+        """
+        size = self.page_size
+        at = [(int(pages[s // size]), s % size) for s in sources]
+        to = [(int(pages[t // size]), t % size) for t in targets]
+        for layer, of_table in self.tables.items():
+            if of_table != table:
+                continue
+            for plane in self.of_layer[layer].values():
+                rows = plane[[p for p, _ in at], [o for _, o in at]]
+                plane[[p for p, _ in to], [o for _, o in to]] = rows
+
+    def copy_page(self, table: int, source: int, target: int) -> None:
+        """Copy one page in every plane of a table."""
+        for layer, of_table in self.tables.items():
+            if of_table == table:
+                for plane in self.of_layer[layer].values():
+                    plane[target] = plane[source]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes allocated."""
+        return sum(t.nbytes for planes in self.of_layer.values() for t in planes.values())
+
+
+def attention_batch(batch: Batch, device: torch.device) -> AttentionBatch:
+    """The attention view of a step's batch."""
+    tables = []
+    ends = batch.starts + np.diff(batch.row_offsets)
+    most_pages = max(1, -(-int(ends.max(initial=1)) // batch.page_size))
+    for table in batch.tables:
+        tables.append(torch.from_numpy(table[batch.slots, :most_pages].astype("int64")).to(device))
+    return make_attention_batch(
+        row_offsets=batch.row_offsets.tolist(),
+        starts=batch.starts.tolist(),
+        positions=batch.positions.tolist(),
+        page_tables=tuple(tables),
+        page_size=batch.page_size,
+        tree_masks={
+            row: tree_mask(draft, int(batch.row_offsets[row + 1] - batch.row_offsets[row]), device)
+            for row, draft in enumerate(batch.drafts)
+            if draft.parents is not None
+        },
+        device=device,
+    )
+
+
+def make_attention_batch(
+    row_offsets: Sequence[int],
+    starts: Sequence[int],
+    positions: Sequence[int],
+    page_tables: tuple[Tensor, ...],
+    page_size: int,
+    tree_masks: Mapping[int, Tensor],
+    device: torch.device,
+) -> AttentionBatch:
+    """An AttentionBatch from host values and page tables already on the device."""
+    return AttentionBatch(
+        row_offsets=tuple(row_offsets),
+        starts=tuple(starts),
+        positions=tuple(positions),
+        positions_T=torch.tensor(positions, dtype=torch.long, device=device),
+        page_tables=page_tables,
+        page_size=page_size,
+        tree_masks=tree_masks,
+    )
+
+
+def tree_mask(draft: Draft, num_tokens: int, device: torch.device) -> Tensor:
+    """bool [n, n]: which new tokens of the row each new token sees (itself and its ancestors).
+
+    The row's first num_tokens - len(draft) tokens are committed and form a chain.
+    """
+    lead = num_tokens - len(draft.tokens)
+    mask = torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril()
+    parents = draft.parents or ()
+    for node, parent in enumerate(parents):
+        row = lead + node
+        mask[row] = mask[lead + parent] if parent >= 0 else mask[lead - 1]
+        mask[row, row] = True
+    return mask.to(device)
+
+
+def make_attend(backend: AttentionBackend, batch: AttentionBatch, planes: Planes) -> Attend:
+    """The callback a decoder calls once per layer; plans once for all of them."""
+    plan = backend.plan(batch)
+
+    def attend(layer: int, spec: AttentionSpec, inputs: AttentionInput) -> Tensor:
+        return backend.attend(spec, inputs, plan, planes.tables[layer], planes.of_layer[layer])
+
+    return attend

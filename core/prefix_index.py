@@ -1,0 +1,121 @@
+"""The prefix-index seam: how a token prefix maps to computed pages.
+
+The core decides what may be looked up (never the whole prompt: one token is always computed),
+what is inserted (full pages whose rows are computed and committed), who is pinned (page reference
+counts), and which salt separates models, adapters and tenants.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlock.core.batch import PageId, Pages
+
+Units = NDArray[np.int64]
+
+
+class PrefixKey(NamedTuple):
+    """What identifies the content of a run of pages.
+
+    `units` is [pages, units_per_page]: row i holds everything that page i's rows depend on beyond
+    the pages before it (its token ids, and the tokens after it that a drafter looks back from; or
+    one word standing for all of them in trace replay). Two pages are interchangeable exactly when
+    their salts are equal and their rows and all rows before them are equal.
+    """
+
+    salt: bytes
+    units: Units
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Pages that follow each other and share one history: what eviction policies rank.
+
+    The index creates runs, sets `pages`, `parent`, `children` and `depth_pages` (pages before the
+    run); the core sets the times and counts. A run is evicted from its tail, and only while no
+    other run follows it.
+    """
+
+    pages: list[PageId]
+    parent: "Run | None"
+    depth_pages: int
+    salt: bytes
+    children: int = 0
+    created_s: float = 0.0
+    last_used_s: float = 0.0
+    uses: int = 0
+    priority: int = 0
+    state: dict[str, float] = field(default_factory=dict)
+    """Free for the eviction policy."""
+
+
+class Inserted(NamedTuple):
+    """Outcome of an insertion.
+
+    `pages` are the pages that now stand for the inserted rows: an already indexed page where the
+    content was known, else the caller's.
+    """
+
+    pages: Pages
+    kept: int
+    """How many of the caller's pages the index now holds (the last `kept` of them)."""
+
+
+class PrefixIndex(ABC):
+    """Maps prefixes to pages. Every indexed page is in exactly one run."""
+
+    retains: bool = True
+    """False: nothing is ever kept, so no eviction is needed."""
+
+    @abstractmethod
+    def match(self, key: PrefixKey) -> Pages:
+        """Pages of the longest indexed prefix of `key`, in order. Changes nothing."""
+
+    @abstractmethod
+    def insert(self, key: PrefixKey, after: PageId | None, pages: Pages) -> Inserted:
+        """Index `pages` for the rows of `key`, following the indexed page `after` (None: root).
+
+        `key.units` holds only the rows of `pages`. Cost is in the rows given, not in what precedes
+        them. Returns the canonical pages; the caller frees its own copies of known ones.
+        """
+
+    @abstractmethod
+    def run_of(self, page: PageId) -> Run | None:
+        """The run that holds an indexed page, None if the page is not indexed."""
+
+    @abstractmethod
+    def drop_tail(self, run: Run, count: int) -> Pages:
+        """Forget the last `count` pages of a run without children; returns them.
+
+        A run that becomes empty is removed and its parent's `children` falls by one.
+        """
+
+    @abstractmethod
+    def runs(self) -> Iterator[Run]:
+        """Every run, for integrity checks and pictures."""
+
+    @abstractmethod
+    def num_pages(self) -> int:
+        """Indexed pages. O(1)."""
+
+    def check_integrity(self) -> None:
+        """Assert the structure from scratch: counts, parents, no page in two runs."""
+        seen: set[PageId] = set()
+        children: dict[int, int] = {}
+        for run in self.runs():
+            assert run.pages, "an empty run is indexed"
+            assert not seen & set(run.pages), "a page is in two runs"
+            seen.update(run.pages)
+            assert all(self.run_of(page) is run for page in run.pages), "run_of is stale"
+            if run.parent is not None:
+                children[id(run.parent)] = children.get(id(run.parent), 0) + 1
+                assert run.depth_pages == run.parent.depth_pages + len(run.parent.pages)
+            else:
+                assert run.depth_pages == 0
+        for run in self.runs():
+            assert run.children == children.get(id(run), 0), "children count is stale"
+        assert len(seen) == self.num_pages(), "page count is stale"

@@ -1,0 +1,171 @@
+"""What a user asks for and what comes back."""
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NewType
+
+from interlock.core.errors import RequestError
+
+RequestId = NewType("RequestId", int)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn. Filters apply in the order temperature, top_k, top_p, min_p.
+
+    temperature 0 is argmax (lowest id on ties). top_k 0 and top_p 1 and min_p 0 switch a filter
+    off; top_p 0 keeps one token. `logprobs` asks for that many top log-probabilities (raw law)
+    beside the chosen token's. `seed` None derives one from the run's seed and the request's index.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int = 64
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def problems(self, vocab_size: int | None = None) -> list[str]:
+        """Every field that is out of range, each named with its value and what is allowed."""
+        checks = [
+            (_is_number(self.temperature) and 0 <= self.temperature < math.inf,
+             "temperature", "a finite number >= 0"),
+            (_is_int(self.top_k) and self.top_k >= 0, "top_k", "an integer >= 0 (0: off)"),
+            (_is_number(self.top_p) and 0 <= self.top_p <= 1, "top_p", "a number from 0 to 1"),
+            (_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", "a number from 0 to 1"),
+            (self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64),
+             "seed", "an integer from 0 to 2**64 - 1, or null"),
+            (_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "an integer >= 1"),
+            (self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 100),
+             "logprobs", "an integer from 0 to 100, or null"),
+            (isinstance(self.stop_token_ids, tuple)
+             and all(_is_int(t) and 0 <= t < (vocab_size or math.inf) for t in self.stop_token_ids),
+             "stop_token_ids", f"token ids from 0 to {(vocab_size or 0) - 1}"),
+            (isinstance(self.ignore_eos, bool), "ignore_eos", "true or false"),
+        ]  # fmt: skip
+        return [
+            f"{name}={getattr(self, name)!r} is not {allowed}"
+            for ok, name, allowed in checks
+            if not ok
+        ]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class HashedPrompt:
+    """A prompt known only by the ids of its blocks (trace replay).
+
+    Token j of block `block_ids[i]` stands for itself: equal block ids mean equal tokens.
+    """
+
+    block_ids: tuple[int, ...]
+    block_tokens: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and how to continue it.
+
+    `index` is its place in the workload (and in the records), `arrival_s` its scheduled arrival on
+    the run's clock. Either `prompt_token_ids` or `hashed_prompt` is set. `output_tokens` fixes the
+    output length where the executor does not compute real tokens.
+    """
+
+    index: int
+    prompt_token_ids: tuple[int, ...] = ()
+    sampling: SamplingParams = SamplingParams()
+    arrival_s: float = 0.0
+    tenant: str = ""
+    priority: int = 0
+    prompt_text: str | None = None
+    hashed_prompt: HashedPrompt | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt in tokens."""
+        return self.hashed_prompt.num_tokens if self.hashed_prompt else len(self.prompt_token_ids)
+
+    def with_seed(self, seed: int) -> "Request":
+        """The same request with its sampling seed fixed."""
+        return replace(self, sampling=replace(self.sampling, seed=seed))
+
+
+class Status(Enum):
+    """Where a request is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class FinishReason(Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Raw log-probabilities at one position: the chosen token's and the `top` most likely ones."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass
+class RequestRecord:
+    """Everything measured about one request; times are seconds on the run's clock."""
+
+    index: int
+    status: Status = Status.WAITING
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    seed: int | None = None
+    num_prompt_tokens: int = 0
+    output_token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    arrival_s: float = 0.0
+    admitted_s: float | None = None
+    finished_s: float | None = None
+    chunk_times_s: list[float] = field(default_factory=list)
+    chunk_sizes: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_rounds: int = 0
+    target_passes: int = 0
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """What one step gave one request: new tokens, and the record when it ended."""
+
+    id: RequestId
+    index: int
+    new_token_ids: tuple[int, ...]
+    finished: RequestRecord | None = None
+
+
+def refuse(request: Request, reason: str) -> RequestError:
+    """The error of a request that cannot be served."""
+    return RequestError(f"request {request.index}: {reason}")

@@ -1,0 +1,92 @@
+"""The scheduler seams: four narrow policies. The core applies them and owns capacity."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from interlock.core.request import RequestId
+
+
+@dataclass(slots=True)
+class RequestView:
+    """What a policy may know about a request. Tokens are counts; `admission` is the order of first
+    admission (None before it); `pages` are held pages of table 0; `pending` are tokens whose rows
+    must still be computed before the next token can be drawn (1 for a decoding request)."""
+
+    id: RequestId
+    arrival_s: float
+    priority: int
+    tenant: str
+    prompt_tokens: int
+    total_tokens: int
+    pending: int
+    admission: int | None
+    pages: int
+    preemptions: int
+
+    @property
+    def decoding(self) -> bool:
+        """True when only the newest token waits to be computed."""
+        return self.pending == 1 and self.total_tokens > self.prompt_tokens
+
+
+class Load(NamedTuple):
+    """The state of the engine when a request asks to be admitted."""
+
+    now_s: float
+    running: int
+    free_pages: int
+    """Pages of the scarcest table that could be had now, evicting cached ones."""
+    total_pages: int
+    needed_pages: int
+    """Pages the candidate needs for its tokens so far."""
+
+
+class OrderPolicy(ABC):
+    """Who goes first, among waiting requests and among running ones that share a budget."""
+
+    @abstractmethod
+    def key(self, view: RequestView) -> Any:
+        """Sort key; the smallest goes first. Fixed while the request waits."""
+
+
+class AdmissionPolicy(ABC):
+    """Whether the first waiting request may start now. The core checks capacity by itself."""
+
+    @abstractmethod
+    def admit(self, view: RequestView, load: Load) -> bool:
+        """False keeps it (and everyone behind it) waiting this step.
+
+        A policy must not refuse for ever a request that fits an empty engine.
+        """
+
+
+class Share(NamedTuple):
+    """Compute this many pending tokens of this request."""
+
+    id: RequestId
+    tokens: int
+
+
+class ChunkingPolicy(ABC):
+    """How a step's token budget is divided."""
+
+    @abstractmethod
+    def divide(
+        self, decodes: Sequence[RequestView], prefills: Sequence[RequestView], budget_tokens: int
+    ) -> list[Share]:
+        """Shares for this step, most important first; each request at most once.
+
+        `decodes` need one token each, `prefills` (running or admissible) any part of `pending`.
+        Both come in the order policy's order. A decode's share is 1; draft tokens are added by the
+        core. At least one share if there is any request. No request may be left out for ever.
+        """
+
+
+class VictimPolicy(ABC):
+    """Whose pages are taken when a more important request cannot grow."""
+
+    @abstractmethod
+    def choose(self, candidates: Sequence[RequestView]) -> RequestId:
+        """One of the candidates (never empty, never the oldest admitted request)."""

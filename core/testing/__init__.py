@@ -1,0 +1,1 @@
+"""The conformance kit: one contract class per seam."""

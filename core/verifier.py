@@ -1,0 +1,42 @@
+"""The verifier seam: which candidates the target accepts, and the token after them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from interlock.core.batch import Draft
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TargetRows(ABC):
+    """The target's law at every node of a step: row i of the logits rows, requests in order.
+
+    Laws are after temperature, top-k, top-p and min-p. Noise is keyed by (request seed, position,
+    purpose), so it depends neither on the batch nor on the draft.
+    """
+
+    @abstractmethod
+    def sample(self) -> list[int]:
+        """One token per node, drawn with the noise of the node's position. O(rows)."""
+
+    @abstractmethod
+    def laws(self) -> "Tensor":
+        """[rows, vocab] probabilities in fp32 or wider; greedy rows are one-hot."""
+
+
+class Verdict(NamedTuple):
+    """Accepted candidates (indices into the draft, ancestors first) and the token after them."""
+
+    path: tuple[int, ...]
+    token: int
+
+
+class Verifier(ABC):
+    """Applies an accept rule to each request's draft."""
+
+    @abstractmethod
+    def accept(self, drafts: Sequence[Draft], rows: TargetRows) -> list[Verdict]:
+        """One verdict per draft. Request r owns 1 + len(drafts[r].tokens) rows: the anchor's law,
+        then the law after each candidate, in draft order."""

@@ -1,0 +1,1 @@
+"""The small trained checkpoints that ship with Interlock, in Hugging Face format."""
