@@ -1,1 +1,1 @@
-"""Interlock: composable LLM-serving components. Public names live in the modules of this package."""
+"""Interlock: composable LLM-serving components; public names live in this package's modules."""

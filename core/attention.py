@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class AttentionBatch:
     """What attention needs to know about a step, made once and shared by all layers.
 
-    Host lists mirror the device tensors so that planning needs no device read. Row r's new tokens
+    Host lists mirror device tensors so that planning needs no device read. Row r's new tokens
     are flat tokens row_offsets[r] .. row_offsets[r + 1] and become entries starts[r], starts[r] + 1,
     ... of its page tables. A query sees every entry below starts[r] (inside its layer's window, by
     position) and, among the row's new tokens, itself and its ancestors: all earlier ones for a

@@ -1,4 +1,4 @@
-"""Typed capabilities: what a component offers and what it needs, compared by value, never by name."""
+"""Typed capabilities: what a component offers and needs, compared by value, never by name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

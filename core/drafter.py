@@ -27,7 +27,7 @@ class Drafter(ABC):
 
 
 class TokenDrafter(Drafter):
-    """A model-free drafter: candidates from token ids alone, on the host, when a step is planned."""
+    """A model-free drafter: candidates from token ids alone, on the host, as a step is planned."""
 
     @abstractmethod
     def propose(self, tokens: Sequence[int], limit: int) -> Draft:

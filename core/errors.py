@@ -31,5 +31,5 @@ class RequestError(InterlockError):
     """One request is refused at intake; the others go on."""
 
 
-class ContractViolation(InterlockError):
+class ContractError(InterlockError):
     """A component returned something its interface forbids. Names the component."""

@@ -1,4 +1,4 @@
-"""The eviction seam: which run of cached pages goes next. Candidates are only ever unpinned leaves."""
+"""The eviction seam: which run of cached pages goes next, among unpinned leaves only."""
 
 from abc import ABC, abstractmethod
 from heapq import heappop, heappush
