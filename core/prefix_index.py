@@ -37,10 +37,11 @@ class Run:
 
     The index creates runs, sets `pages`, `parent`, `children` and `depth_pages` (pages before the
     run); the core sets the times and counts. A run is evicted from its tail, and only while no
-    other run follows it.
+    other run follows it. `pages` is an int32 array (test its length, not its truth) that is
+    replaced, never written, when the run grows, shrinks or is split.
     """
 
-    pages: list[PageId]
+    pages: Pages
     parent: "Run | None"
     depth_pages: int
     salt: bytes
@@ -83,6 +84,12 @@ class PrefixIndex(ABC):
         them. Returns the canonical pages; the caller frees its own copies of known ones.
         """
 
+    def isolate(self, page: PageId) -> None:
+        """Make an indexed page the last of its run, because its history now differs from what
+        follows. Of a run that is split, the existing object keeps the tail; statistics carry over.
+        Indexes whose runs are single pages need not do anything.
+        """
+
     @abstractmethod
     def run_of(self, page: PageId) -> Run | None:
         """The run that holds an indexed page, None if the page is not indexed."""
@@ -107,10 +114,11 @@ class PrefixIndex(ABC):
         seen: set[PageId] = set()
         children: dict[int, int] = {}
         for run in self.runs():
-            assert run.pages, "an empty run is indexed"
-            assert not seen & set(run.pages), "a page is in two runs"
-            seen.update(run.pages)
-            assert all(self.run_of(page) is run for page in run.pages), "run_of is stale"
+            pages = [PageId(page) for page in run.pages.tolist()]
+            assert pages, "an empty run is indexed"
+            assert not seen & set(pages), "a page is in two runs"
+            seen.update(pages)
+            assert all(self.run_of(page) is run for page in pages), "run_of is stale"
             if run.parent is not None:
                 children[id(run.parent)] = children.get(id(run.parent), 0) + 1
                 assert run.depth_pages == run.parent.depth_pages + len(run.parent.pages)
