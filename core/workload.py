@@ -1,7 +1,7 @@
 """The workload seam: which requests arrive, and when."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from interlock.core.model import ModelDescription
@@ -17,12 +17,19 @@ class WorkloadContext:
     """The run's defaults; a request may override them."""
     seed: int
     encode: Callable[[str], list[int]] | None
-    """Text to ids; None without a tokenizer."""
-    apply_chat_template: Callable[[Sequence[dict[str, str]]], str] | None
+    """Text to ids, with the tokenizer's own special tokens; None without a tokenizer."""
+    apply_chat_template: Callable[[Sequence[Mapping[str, str]]], list[int]] | None
+    """Messages to the ids of a prompt that asks for an answer; None without a chat template.
+
+    Raises RequestError for messages that the template refuses."""
 
 
-class BadRequest(tuple[int, str]):
-    """(index, reason): a line of the workload that is no request; recorded as failed."""
+@dataclass(frozen=True)
+class BadRequest:
+    """An entry of the workload that is no request; recorded as failed, the others go on."""
+
+    index: int
+    reason: str
 
 
 class Workload(ABC):
@@ -30,7 +37,9 @@ class Workload(ABC):
 
     @abstractmethod
     def requests(self, context: WorkloadContext) -> list[Request | BadRequest]:
-        """All requests in index order, each with its scheduled arrival.
+        """All entries in index order (0, 1, ...), each with its scheduled arrival (>= 0).
 
-        Raises WorkloadError (file and line) when the source cannot be read at all.
+        The same context gives equal requests; no global random state is read or changed. A request
+        that the model cannot serve is returned all the same: intake refuses it alone. Raises
+        WorkloadError (file and line) when the source cannot be read at all.
         """

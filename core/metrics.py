@@ -1,0 +1,185 @@
+"""What a run did, in numbers: the summary of its requests and steps.
+
+Field names are those of `vllm bench serve`, so that the same scripts read both. A figure that is
+not defined is None (JSON null), never 0 and never NaN.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from interlock.core.latency import Latencies, latencies, pooled, statistics_ms
+from interlock.core.ledger import StepLedger as StepLedger
+from interlock.core.request import RequestRecord, Status
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Latency limits of a good request, in milliseconds; None: no limit."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2el_ms: float | None = None
+
+    def given(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        named = {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
+        return {name: limit for name, limit in named.items() if limit is not None}
+
+    def met_by(self, found: Latencies) -> bool:
+        """True when a completed request meets all limits.
+
+        One token has no time per output token, hence meets that limit; a request without any
+        token meets none of the limits on its first one.
+        """
+        values = {"ttft": found.ttft_s, "e2el": found.e2el_s, "tpot": found.tpot_s or 0.0}
+        return all(
+            (value := values[name]) is not None and value * 1e3 <= limit
+            for name, limit in self.given().items()
+        )
+
+
+def summarize(
+    records: Sequence[RequestRecord],
+    ledger: StepLedger,
+    limits: Limits | None = None,
+    clock: Literal["wall", "virtual"] = "wall",
+    bytes_moved: int | None = None,
+    peak_bytes_per_s: float | None = None,
+    detailed: bool = True,
+) -> dict[str, Any]:
+    """The summary of a run; `records` in input order, failed ones included.
+
+    Latencies, token totals and throughput count *completed* requests only (`sets` names each
+    set and its size). Duration runs from the first scheduled arrival to the last event. With
+    `detailed`, the per-request lists of vLLM are added (seconds, input order, null where none).
+    """
+    limits = limits or Limits()
+    completed = [r for r in records if r.status is Status.FINISHED]
+    found = [latencies(r) for r in completed]
+    duration_s = _duration(records, ledger)
+    good = sum(limits.met_by(one) for one in found)
+    inputs = sum(r.num_prompt_tokens for r in completed)
+    outputs = sum(len(r.output_token_ids) for r in completed)
+    summary: dict[str, Any] = {
+        "clock": clock,
+        "duration": duration_s,
+        **_counts(records),
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": _ratio(len(completed), duration_s),
+        "request_goodput": _ratio(good, duration_s) if limits.given() else None,
+        "goodput_limits_ms": limits.given(),
+        "good_requests": good if limits.given() else None,
+        "output_throughput": _ratio(outputs, duration_s),
+        "total_token_throughput": _ratio(inputs + outputs, duration_s),
+        "max_concurrent_requests": max_concurrent(records),
+        **_latency_statistics(found),
+        **_speculation(ledger),
+        **_engine(records, ledger),
+        "mbu": None,
+    }
+    if bytes_moved is not None and peak_bytes_per_s:
+        summary["mbu"] = _ratio(bytes_moved, ledger.busy_s * peak_bytes_per_s)
+    return summary | (request_lists(records) if detailed else {})
+
+
+def request_lists(records: Sequence[RequestRecord]) -> dict[str, list[Any]]:
+    """vLLM's per-request lists, one entry a request; seconds; null for a time that is none."""
+    found = [latencies(r) for r in records]
+    return {
+        "input_lens": [r.num_prompt_tokens for r in records],
+        "output_lens": [len(r.output_token_ids) for r in records],
+        "ttfts": [one.ttft_s for one in found],
+        "itls": [one.itl_s.tolist() for one in found],
+        "start_times": [r.arrival_s for r in records],
+        "errors": [r.error or "" for r in records],
+    }
+
+
+def max_concurrent(records: Sequence[RequestRecord]) -> int:
+    """Most requests that had arrived and not ended at one moment (refused ones never count)."""
+    served = [r for r in records if r.admitted_s is not None]
+    events = [(r.arrival_s, 1) for r in served]
+    events += [(r.finished_s, -1) for r in served if r.finished_s is not None]
+    return max(accumulate(change for _, change in sorted(events)), default=0)
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
+
+
+def _duration(records: Sequence[RequestRecord], ledger: StepLedger) -> float:
+    if not records:
+        return 0.0
+    ends = [r.finished_s for r in records if r.finished_s is not None]
+    start_s = min(r.arrival_s for r in records)
+    return max([start_s, ledger.last_end_s, *ends]) - start_s
+
+
+def _counts(records: Sequence[RequestRecord]) -> dict[str, int]:
+    of = {status: sum(r.status is status for r in records) for status in Status}
+    return {
+        "completed": of[Status.FINISHED],
+        "failed": of[Status.FAILED],
+        "aborted": of[Status.ABORTED],
+        "unfinished": of[Status.WAITING] + of[Status.RUNNING] + of[Status.PREEMPTED],
+    }
+
+
+def _latency_statistics(found: Sequence[Latencies]) -> dict[str, Any]:
+    ttft = [one.ttft_s for one in found if one.ttft_s is not None]
+    tpot = [one.tpot_s for one in found if one.tpot_s is not None]
+    e2el = [one.e2el_s for one in found if one.e2el_s is not None]
+    itl = pooled(one.itl_s for one in found)
+    gaps = pooled(one.chunk_gap_s for one in found)
+    of = "completed requests"
+    return {
+        **statistics_ms("ttft", ttft),
+        **statistics_ms("tpot", tpot),
+        **statistics_ms("itl", itl),
+        **statistics_ms("e2el", e2el),
+        **statistics_ms("chunk_gap", gaps),
+        "sets": {
+            "ttft": {"of": f"{of} with a token", "count": len(ttft)},
+            "tpot": {"of": f"{of} with two or more tokens", "count": len(tpot)},
+            "itl": {"of": f"tokens after the first, of {of}", "count": len(itl)},
+            "e2el": {"of": of, "count": len(e2el)},
+            "chunk_gap": {"of": f"chunks after the first, of {of}", "count": len(gaps)},
+        },
+    }
+
+
+def _speculation(ledger: StepLedger) -> dict[str, Any]:
+    """vLLM's fields: a draft is one request's round, acceptance length counts the bonus token."""
+    rounds = ledger.draft_rounds
+    mean_accepted = _ratio(ledger.accepted, rounds)
+    return {
+        "spec_decode_num_drafts": rounds,
+        "spec_decode_draft_tokens": ledger.accepted + ledger.rejected,
+        "spec_decode_accepted_tokens": ledger.accepted,
+        "spec_decode_acceptance_rate": _ratio(ledger.accepted, ledger.accepted + ledger.rejected),
+        "spec_decode_acceptance_length": None if mean_accepted is None else 1 + mean_accepted,
+        "spec_decode_per_position_acceptance_rates": [
+            count / rounds for count in ledger.accepted_by_depth
+        ],
+    }
+
+
+def _engine(records: Sequence[RequestRecord], ledger: StepLedger) -> dict[str, Any]:
+    admitted = [r for r in records if r.admitted_s is not None]
+    return {
+        "prefix_cache_hit_rate": _ratio(
+            sum(r.cached_tokens for r in admitted), sum(r.num_prompt_tokens for r in admitted)
+        ),
+        "preemptions": sum(r.preemptions for r in records),
+        "kv_usage": {"mean": _ratio(ledger.kv_time_s, ledger.busy_s), "peak": ledger.kv_peak},
+        "emitted_per_pass": _ratio(ledger.pass_emitted, ledger.passes),
+        "steps": ledger.steps,
+        "rows": ledger.rows,
+        "peak_running": ledger.peak_running,
+        "peak_waiting": ledger.peak_waiting,
+        "busy_s": ledger.busy_s,
+        "tokens": ledger.tokens(),
+    }
