@@ -37,8 +37,8 @@ class Run:
 
     The index creates runs, sets `pages`, `parent`, `children` and `depth_pages` (pages before the
     run); the core sets the times and counts. A run is evicted from its tail, and only while no
-    other run follows it. `pages` is an int32 array (test its length, not its truth) that is
-    replaced, never written, when the run grows, shrinks or is split.
+    other run follows it. `pages` is an int32 array (test its length, not its truth): a
+    view of the index's memory that is good until the index next changes.
     """
 
     pages: Pages

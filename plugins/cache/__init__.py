@@ -1,1 +1,136 @@
-"""Built-in components: cache."""
+"""Built-in components: cache (allocators, prefix indexes, eviction policies)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from interlock.core.capabilities import (
+    Capability,
+    Composition,
+    KeepsPages,
+    Requirement,
+    SharesPages,
+    needs,
+)
+from interlock.core.closest import unknown_name
+from interlock.core.component import Component
+from interlock.core.model import ModelDescription
+
+HASHES = ("blake2b", "crc32")
+"""Key functions of cache/index=block_hash."""
+
+
+@dataclass
+class PagedConfig:
+    """Pages one at a time, wherever they are free."""
+
+    name: str = "paged"
+
+
+@dataclass
+class ContiguousConfig:
+    """One contiguous run of pages per request, reserved to its maximum length."""
+
+    name: str = "contiguous"
+
+
+@dataclass
+class BlockHashConfig:
+    """A table from chained page hashes to pages."""
+
+    name: str = "block_hash"
+    hash: str = field(
+        default="blake2b",
+        metadata={
+            "help": "key function of a page: blake2b (16-byte digests) or crc32 (cheaper, collides "
+            "more); rows are compared on every hit, so the choice cannot change an output"
+        },
+    )
+
+
+@dataclass
+class RadixConfig:
+    """A radix tree over page rows."""
+
+    name: str = "radix"
+
+
+@dataclass
+class NoIndexConfig:
+    """No page outlives its request."""
+
+    name: str = "none"
+
+
+@dataclass
+class LRUConfig:
+    """The run unused for the longest time goes first."""
+
+    name: str = "lru"
+
+
+@dataclass
+class FIFOConfig:
+    """The run indexed first goes first."""
+
+    name: str = "fifo"
+
+
+def _shares_pages(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+    return (SharesPages(),)
+
+
+def _keeps_pages(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+    return (KeepsPages(),)
+
+
+def _shared_pages_needed(config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:
+    return (
+        needs(
+            SharesPages(),
+            f"cache/index={config.name} keeps pages for later requests, which needs an allocator "
+            "whose pages can be shared (such as cache/allocator=paged); or use cache/index=none",
+        ),
+    )
+
+
+def _block_hash_needs(
+    config: BlockHashConfig, model: ModelDescription | None
+) -> Iterable[Requirement]:
+    def known_hash(_composition: Composition) -> str | None:
+        if config.hash in HASHES:
+            return None
+        return f"cache.index.hash: {unknown_name('hash', config.hash, HASHES)}"
+
+    return (*_shared_pages_needed(config, model), known_hash)
+
+
+def components() -> list[Component]:
+    """Every built-in choice of cache/allocator, cache/index and cache/eviction."""
+    here = "interlock.plugins.cache"
+    return [
+        Component(
+            "cache/allocator", "paged", PagedConfig, f"{here}.paged:build",
+            "any free page, last freed first", provides=_shares_pages,
+        ),
+        Component(
+            "cache/allocator", "contiguous", ContiguousConfig, f"{here}.contiguous:build",
+            "one run per request, reserved to its maximum length",
+        ),
+        Component(
+            "cache/index", "block_hash", BlockHashConfig, f"{here}.block_hash:build",
+            "chained page hashes", provides=_keeps_pages, requires=_block_hash_needs,
+        ),
+        Component(
+            "cache/index", "radix", RadixConfig, f"{here}.radix:build",
+            "a radix tree over pages", provides=_keeps_pages, requires=_shared_pages_needed,
+        ),
+        Component(
+            "cache/index", "none", NoIndexConfig, f"{here}.none:build",
+            "nothing is kept for later requests",
+        ),
+        Component(
+            "cache/eviction", "lru", LRUConfig, f"{here}.lru:build", "least recently used first"
+        ),
+        Component("cache/eviction", "fifo", FIFOConfig, f"{here}.fifo:build", "oldest first"),
+    ]  # fmt: skip
