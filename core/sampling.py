@@ -1,0 +1,203 @@
+"""The target's law at each row of logits, and the token drawn from it.
+
+A row's law: divide by the temperature, keep top_k, then top_p, then min_p. Tokens are ranked by
+their logit, and between equal logits the lower id is the more likely one: exactly top_k tokens
+stay, and top_p keeps the shortest leading part of the ranking whose mass (within what top_k left)
+reaches p. min_p keeps what has at least that share of the most likely token's probability.
+Temperature 0 is argmax, lowest id on ties.
+
+Legend: N rows, V vocabulary, K ranked tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from interlock.core.request import SamplingParams, TokenLogprobs
+from interlock.core.streams import Purpose, uniforms
+from interlock.core.verifier import TargetRows
+
+
+class SampledRows(TargetRows):
+    """The laws of a step's rows of logits [N, V], drawn from by inverse transform.
+
+    Row i follows params[i]; its token will stand at positions[i] of a request with seed seeds[i]
+    and is drawn with the uniform number of that key (core/streams.py): the first id whose
+    cumulative probability exceeds it. Arithmetic is in fp32, or the logits' dtype if that is
+    wider; sums run in fp64. A bad row (see `bad_rows`) gives token 0 and disturbs no other row.
+    Nothing is computed before it is asked for; the logits must not change meanwhile.
+    """
+
+    def __init__(
+        self,
+        logits_NV: Tensor,
+        params: Sequence[SamplingParams],
+        seeds: Sequence[int],
+        positions: Sequence[int],
+    ) -> None:
+        assert len(params) == len(seeds) == len(positions) == len(logits_NV)
+        self._logits_NV = logits_NV
+        self._params = params
+        self._seeds = seeds
+        self._positions = positions
+        self._drawn_rows = [row for row, p in enumerate(params) if p.temperature > 0]
+
+    def bad_rows(self) -> dict[int, str]:
+        """Rows that are no law, with the reason: a NaN, +inf, or no finite logit at all."""
+        peaks_N = self._peak.values
+        if bool(peaks_N.isfinite().all()):
+            return {}
+        peaks = enumerate(peaks_N.tolist())
+        return {row: _fault(peak) for row, peak in peaks if not math.isfinite(peak)}
+
+    def sample(self) -> list[int]:
+        """See TargetRows. Rows of temperature 0 cost one argmax."""
+        tokens_N = self._peak.indices
+        if self._drawn_rows:
+            tokens_N = tokens_N.clone()
+            tokens_N[self._drawn_rows] = self._draw()
+        tokens: list[int] = tokens_N.tolist()
+        for row in self.bad_rows():
+            tokens[row] = 0
+        return tokens
+
+    def laws(self) -> Tensor:
+        """See TargetRows: [N, V] in fp32 or the logits' wider dtype. A bad row is one-hot at 0."""
+        laws_NV = torch.zeros(
+            self._logits_NV.shape, dtype=self._dtype, device=self._logits_NV.device
+        )
+        laws_NV.scatter_(1, self._peak.indices[:, None], 1)
+        if self._drawn_rows:
+            mass_NV = self._masses
+            total_N1 = mass_NV.sum(-1, keepdim=True, dtype=torch.float64).to(self._dtype)
+            laws_NV[self._drawn_rows] = mass_NV / total_N1
+        bad = list(self.bad_rows())
+        laws_NV[bad] = 0
+        laws_NV[bad, 0] = 1
+        return laws_NV
+
+    def token_logprobs(
+        self, rows: Sequence[int], tokens: Sequence[int], top_n: int
+    ) -> tuple[TokenLogprobs, ...]:
+        """Log-softmax of the raw logits of `rows` at `tokens`, and the `top_n` most likely tokens.
+
+        Neither temperature nor filters apply. Rows must not be bad.
+        """
+        logits_NV = self._logits_NV[list(rows)].to(self._dtype)
+        logprobs_NV = logits_NV.log_softmax(-1)
+        chosen = logprobs_NV[range(len(tokens)), list(tokens)].tolist()
+        top_n = min(top_n, logits_NV.shape[-1])
+        if top_n == 0:
+            return tuple(TokenLogprobs(value, ()) for value in chosen)
+        wanted_N = torch.full((len(tokens),), top_n, device=logits_NV.device)
+        kept_NV = logits_NV.masked_fill(~_top_k_mask(logits_NV, wanted_N), -torch.inf)
+        ids_NK = _ranking(kept_NV, top_n)
+        tops = zip(ids_NK.tolist(), logprobs_NV.gather(1, ids_NK).tolist(), strict=True)
+        return tuple(
+            TokenLogprobs(value, tuple(zip(ids, values, strict=True)))
+            for value, (ids, values) in zip(chosen, tops, strict=True)
+        )
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.promote_types(self._logits_NV.dtype, torch.float32)
+
+    @cached_property
+    def _peak(self) -> "_Peak":
+        """Each row's largest logit (NaN if there is one) and the lowest id that has it."""
+        indices_N = self._logits_NV.argmax(-1)
+        return _Peak(self._logits_NV.gather(1, indices_N[:, None]).squeeze(1), indices_N)
+
+    @cached_property
+    def _masses(self) -> Tensor:
+        """What each drawn row gives each token, 1 for the most likely one, 0 where filtered out."""
+        rows = self._drawn_rows
+        everything = len(rows) == len(self._params)
+        logits_NV = self._logits_NV if everything else self._logits_NV[rows]
+        params = self._params if everything else [self._params[row] for row in rows]
+        return _mass(logits_NV.to(self._dtype), params)
+
+    def _draw(self) -> Tensor:
+        """The token of each drawn row."""
+        cumulated_NV = self._masses.to(torch.float64).cumsum(-1)
+        total_N1 = cumulated_NV[:, -1:].contiguous()
+        numbers_N = uniforms(
+            [self._seeds[row] for row in self._drawn_rows],
+            [self._positions[row] for row in self._drawn_rows],
+            Purpose.TARGET,
+        )
+        wanted_N1 = torch.from_numpy(numbers_N).to(cumulated_NV.device)[:, None] * total_N1
+        tokens_N1 = torch.searchsorted(cumulated_NV, wanted_N1, right=True)
+        last_N1 = torch.searchsorted(cumulated_NV, total_N1)  # the last id that has any mass
+        return torch.minimum(tokens_N1, last_N1).squeeze(1)
+
+
+class _Peak(NamedTuple):
+    values: Tensor
+    indices: Tensor
+
+
+def _fault(peak: float) -> str:
+    """Why a row with this largest logit is no law."""
+    if math.isnan(peak):
+        return "a logit is NaN"
+    return "a logit is +inf" if peak > 0 else "all logits are -inf"
+
+
+def _mass(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Unnormalised laws [N, V] of rows whose temperature is above 0."""
+    device, vocab_size = logits_NV.device, logits_NV.shape[-1]
+    ks = [p.top_k or vocab_size for p in params]
+    smallest = torch.finfo(logits_NV.dtype).tiny
+    temperatures = [max(p.temperature, smallest) for p in params]
+    most = vocab_size
+    if min(ks) < vocab_size:
+        most = min(max(ks), vocab_size)
+        keep_NV = _top_k_mask(logits_NV, torch.tensor(ks, device=device).clamp(max=vocab_size))
+        logits_NV = logits_NV.masked_fill(~keep_NV, -torch.inf)
+    # The largest logit is subtracted first: the quotient by a tiny temperature cannot overflow up.
+    shifted_NV = logits_NV - logits_NV.amax(-1, keepdim=True)
+    scale_N1 = torch.tensor(temperatures, dtype=logits_NV.dtype, device=device)[:, None]
+    mass_NV = (shifted_NV / scale_N1).exp()
+    if any(p.top_p < 1 for p in params):
+        shares = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)
+        mass_NV = _keep_top_p(mass_NV, _ranking(logits_NV, most), shares)
+    if any(p.min_p > 0 for p in params):
+        floors = torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device)
+        mass_NV = mass_NV.masked_fill(mass_NV < floors[:, None], 0)
+    return mass_NV
+
+
+def _top_k_mask(logits_NV: Tensor, k_N: Tensor) -> Tensor:
+    """True for exactly k_N[i] tokens of row i, 1 <= k_N[i] <= V: the first of its ranking."""
+    best_NK = logits_NV.topk(int(k_N.max()), dim=-1).values
+    last_N1 = best_NK.gather(1, k_N[:, None] - 1)
+    above_NV = logits_NV > last_N1
+    equal_NV = logits_NV == last_N1
+    room_N1 = k_N[:, None] - above_NV.sum(-1, keepdim=True)
+    return above_NV | (equal_NV & (equal_NV.cumsum(-1) <= room_N1))
+
+
+def _ranking(logits_NV: Tensor, most: int) -> Tensor:
+    """Ids [N, most] by falling logit, then by rising id. All others must have no mass."""
+    if most == logits_NV.shape[-1]:
+        return logits_NV.sort(dim=-1, descending=True, stable=True).indices
+    ids_NK = logits_NV.topk(most, dim=-1).indices.sort(-1).values
+    order_NK = logits_NV.gather(1, ids_NK).sort(dim=-1, descending=True, stable=True).indices
+    return ids_NK.gather(1, order_NK)
+
+
+def _keep_top_p(mass_NV: Tensor, ranking_NK: Tensor, share_N: Tensor) -> Tensor:
+    """`mass_NV` of each row's leading tokens that together reach its share; the rest is 0."""
+    ranked_NK = mass_NV.gather(1, ranking_NK)
+    reached_NK = ranked_NK.to(torch.float64).cumsum(-1)
+    before_NK = reached_NK.roll(1, -1)
+    before_NK[:, 0] = 0
+    keep_NK = before_NK < share_N[:, None] * reached_NK[:, -1:]
+    keep_NK[:, 0] = True
+    keep_NK |= share_N[:, None] >= 1
+    return torch.zeros_like(mass_NV).scatter(1, ranking_NK, ranked_NK.masked_fill(~keep_NK, 0))
