@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 class StepLedger:
     """Accounts for every token that the executor ran.
 
-    Per step the engine calls `add_row` for each planned row, `add_pass` for each decode or verify
-    row that came back, and `end_step` once. Counts are tokens unless named otherwise.
+    Per step the engine calls `ran` for each row, `verified` for each row with a draft whose verdict
+    counts, and `end_step` once. Counts are tokens unless named otherwise.
     """
 
     prompt_computed: int = 0
@@ -16,26 +16,22 @@ class StepLedger:
     decode: int = 0
     drafted: int = 0
     padding: int = 0
-    ran: int = 0
+    tokens_run: int = 0
     context_read: int = 0
     accepted: int = 0
     rejected: int = 0
-    discarded: int = 0
     draft_rounds: int = 0
     accepted_by_depth: list[int] = field(default_factory=list)
-    passes: int = 0
-    pass_emitted: int = 0
     steps: int = 0
     rows: int = 0
     peak_running: int = 0
     peak_waiting: int = 0
     busy_s: float = 0.0
     last_end_s: float = 0.0
-    kv_peak: float = 0.0
-    kv_time_s: float = 0.0
-    kv_last: float = 0.0
+    kv_usage_sum: float = 0.0
+    kv_usage_peak: float = 0.0
 
-    def add_row(
+    def ran(
         self,
         prompt: int = 0,
         recomputed: int = 0,
@@ -43,71 +39,70 @@ class StepLedger:
         drafted: int = 0,
         context: int = 0,
     ) -> None:
-        """One row of a step that runs.
+        """One row of a step.
 
         `prompt` tokens are computed for the first time, `recomputed` ones were computed before a
         preemption, `decode` is 1 for the anchor of a decode or verify row and `drafted` its
         candidates. `context` is the number of committed tokens before the row (cache reads).
         """
-        self.rows += 1
         self.prompt_computed += prompt
         self.recomputed += recomputed
         self.decode += decode
         self.drafted += drafted
         self.context_read += context
 
-    def add_pass(self, drafted: int, accepted: int, emitted: int) -> None:
-        """What a decode or verify row gave: accepted candidates, and all tokens emitted."""
-        self.passes += 1
-        self.pass_emitted += emitted
-        if drafted:
-            self.draft_rounds += 1
-            self.accepted += accepted
-            self.rejected += drafted - accepted
-            missing = accepted - len(self.accepted_by_depth)
-            self.accepted_by_depth += [0] * max(0, missing)
-            for depth in range(accepted):
-                self.accepted_by_depth[depth] += 1
-
-    def discard(self, drafted: int) -> None:
-        """Candidates of a row whose result was thrown away (abort, failure) get no verdict."""
-        self.discarded += drafted
+    def verified(self, drafted: int, accepted: int) -> None:
+        """One draft round: `accepted` of `drafted` candidates were kept."""
+        self.draft_rounds += 1
+        self.accepted += accepted
+        self.rejected += drafted - accepted
+        self.accepted_by_depth += [0] * (accepted - len(self.accepted_by_depth))
+        for depth in range(accepted):
+            self.accepted_by_depth[depth] += 1
 
     def end_step(
         self,
-        ran: int,
-        now_s: float,
-        end_s: float,
+        tokens_run: int,
+        rows: int,
         running: int = 0,
         waiting: int = 0,
         held_pages: int = 0,
         total_pages: int = 0,
         padding: int = 0,
+        start_s: float = 0.0,
+        end_s: float = 0.0,
     ) -> None:
-        """Close a step that ran `ran` tokens (padding included) from `now_s` to `end_s`."""
+        """Close a step that ran `tokens_run` tokens, `padding` included, between two times."""
         self.steps += 1
-        self.ran += ran
+        self.rows += rows
+        self.tokens_run += tokens_run
         self.padding += padding
         self.peak_running = max(self.peak_running, running)
         self.peak_waiting = max(self.peak_waiting, waiting)
-        self.busy_s += end_s - now_s
+        usage = held_pages / total_pages if total_pages else 0.0
+        self.kv_usage_sum += usage
+        self.kv_usage_peak = max(self.kv_usage_peak, usage)
+        # Steps in flight together share their time.
+        self.busy_s += max(0.0, end_s - max(start_s, self.last_end_s))
         self.last_end_s = max(self.last_end_s, end_s)
-        if total_pages:
-            self.kv_last = held_pages / total_pages
-            self.kv_peak = max(self.kv_peak, self.kv_last)
-            self.kv_time_s += self.kv_last * (end_s - now_s)
+
+    @property
+    def discarded(self) -> int:
+        """Candidates without a verdict: their request was aborted or failed in flight."""
+        return self.drafted - self.accepted - self.rejected
 
     def check(self) -> None:
-        """Assert that the tokens by kind are what the executor ran, and that drafts balance."""
+        """Assert that tokens by kind are what the executor ran, and that verdicts were drafted."""
         kinds = self.prompt_computed + self.recomputed + self.decode + self.drafted + self.padding
-        assert kinds == self.ran, f"tokens by kind {kinds} != tokens run {self.ran}"
-        verdicts = self.accepted + self.rejected + self.discarded
-        assert verdicts == self.drafted, f"verdicts on {verdicts} of {self.drafted} drafted tokens"
+        assert kinds == self.tokens_run, f"tokens by kind {kinds} != tokens run {self.tokens_run}"
+        assert self.accepted >= 0, f"{self.accepted} accepted tokens"
+        assert self.rejected >= 0, f"{self.rejected} rejected tokens"
+        assert self.discarded >= 0, f"{-self.discarded} more verdicts than drafted tokens"
 
     def tokens(self) -> dict[str, int]:
-        """The account, by kind; the first five add up to `ran`."""
-        names = ("prompt_computed", "recomputed", "decode", "drafted", "padding", "ran")
-        return {n: getattr(self, n) for n in (*names, "accepted", "rejected", "discarded")}
+        """The account: the first five add up to `tokens_run`, the last three to `drafted`."""
+        kinds = ("prompt_computed", "recomputed", "decode", "drafted", "padding", "tokens_run")
+        return {n: getattr(self, n) for n in (*kinds, "accepted", "rejected", "discarded")}
 
     def bytes_moved(self, weight_bytes: int, cache_bytes_per_token: int) -> int:
         """Bytes that a dense model had to read: all weights a step, and the committed context."""

@@ -5,45 +5,37 @@ not defined is None (JSON null), never 0 and never NaN.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
 from interlock.core.latency import Latencies, latencies, pooled, statistics_ms
 from interlock.core.ledger import StepLedger as StepLedger
 from interlock.core.request import RequestRecord, Status
+from interlock.core.settings import LimitsConfig
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Latency limits of a good request, in milliseconds; None: no limit."""
+def given(limits: LimitsConfig) -> dict[str, float]:
+    """The limits that are set: {"ttft_ms": 500.0}."""
+    return {name: limit for name, limit in vars(limits).items() if limit is not None}
 
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2el_ms: float | None = None
 
-    def given(self) -> dict[str, float]:
-        """The limits that are set, by name."""
-        named = {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
-        return {name: limit for name, limit in named.items() if limit is not None}
+def is_good(found: Latencies, limits: LimitsConfig) -> bool:
+    """True when a completed request meets all limits.
 
-    def met_by(self, found: Latencies) -> bool:
-        """True when a completed request meets all limits.
-
-        One token has no time per output token, hence meets that limit; a request without any
-        token meets none of the limits on its first one.
-        """
-        values = {"ttft": found.ttft_s, "e2el": found.e2el_s, "tpot": found.tpot_s or 0.0}
-        return all(
-            (value := values[name]) is not None and value * 1e3 <= limit
-            for name, limit in self.given().items()
-        )
+    One token has no time per output token, hence meets that limit (as vLLM counts it); a request
+    that gave no token meets no limit on its first one.
+    """
+    values = {"ttft_ms": found.ttft_s, "tpot_ms": found.tpot_s or 0.0, "e2el_ms": found.e2el_s}
+    return all(
+        (value := values[name]) is not None and value * 1e3 <= limit
+        for name, limit in given(limits).items()
+    )
 
 
 def summarize(
     records: Sequence[RequestRecord],
     ledger: StepLedger,
-    limits: Limits | None = None,
+    limits: LimitsConfig | None = None,
     clock: Literal["wall", "virtual"] = "wall",
     bytes_moved: int | None = None,
     peak_bytes_per_s: float | None = None,
@@ -55,11 +47,11 @@ def summarize(
     set and its size). Duration runs from the first scheduled arrival to the last event. With
     `detailed`, the per-request lists of vLLM are added (seconds, input order, null where none).
     """
-    limits = limits or Limits()
+    limits = limits or LimitsConfig()
     completed = [r for r in records if r.status is Status.FINISHED]
     found = [latencies(r) for r in completed]
     duration_s = _duration(records, ledger)
-    good = sum(limits.met_by(one) for one in found)
+    good = sum(is_good(one, limits) for one in found)
     inputs = sum(r.num_prompt_tokens for r in completed)
     outputs = sum(len(r.output_token_ids) for r in completed)
     summary: dict[str, Any] = {
@@ -69,15 +61,16 @@ def summarize(
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
         "request_throughput": _ratio(len(completed), duration_s),
-        "request_goodput": _ratio(good, duration_s) if limits.given() else None,
-        "goodput_limits_ms": limits.given(),
-        "good_requests": good if limits.given() else None,
+        "request_goodput": _ratio(good, duration_s) if given(limits) else None,
+        "goodput_limits": given(limits),
+        "good_requests": good if given(limits) else None,
         "output_throughput": _ratio(outputs, duration_s),
         "total_token_throughput": _ratio(inputs + outputs, duration_s),
         "max_concurrent_requests": max_concurrent(records),
         **_latency_statistics(found),
         **_speculation(ledger),
         **_engine(records, ledger),
+        "emitted_per_pass": emitted_per_pass(completed),
         "mbu": None,
     }
     if bytes_moved is not None and peak_bytes_per_s:
@@ -104,6 +97,13 @@ def max_concurrent(records: Sequence[RequestRecord]) -> int:
     events = [(r.arrival_s, 1) for r in served]
     events += [(r.finished_s, -1) for r in served if r.finished_s is not None]
     return max(accumulate(change for _, change in sorted(events)), default=0)
+
+
+def emitted_per_pass(completed: Sequence[RequestRecord]) -> float | None:
+    """Tokens per (request x step) of decode and verify, the pass that ends a prefill left out."""
+    answered = [r for r in completed if r.output_token_ids]
+    tokens = sum(len(r.output_token_ids) - 1 for r in answered)
+    return _ratio(tokens, sum(r.target_passes - 1 for r in answered))
 
 
 def _ratio(part: float, whole: float | None) -> float | None:
@@ -174,8 +174,10 @@ def _engine(records: Sequence[RequestRecord], ledger: StepLedger) -> dict[str, A
             sum(r.cached_tokens for r in admitted), sum(r.num_prompt_tokens for r in admitted)
         ),
         "preemptions": sum(r.preemptions for r in records),
-        "kv_usage": {"mean": _ratio(ledger.kv_time_s, ledger.busy_s), "peak": ledger.kv_peak},
-        "emitted_per_pass": _ratio(ledger.pass_emitted, ledger.passes),
+        "kv_usage": {
+            "mean": _ratio(ledger.kv_usage_sum, ledger.steps),
+            "peak": ledger.kv_usage_peak if ledger.steps else None,
+        },
         "steps": ledger.steps,
         "rows": ledger.rows,
         "peak_running": ledger.peak_running,

@@ -1,0 +1,147 @@
+"""The options of the built-in workloads, and what is wrong with a set of them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from interlock.core.capabilities import Composition, Requirement
+from interlock.core.closest import unknown_name
+from interlock.core.options import option
+
+LENGTHS = ("constant", "uniform", "lognormal")
+ARRIVALS = ("at_once", "constant", "poisson", "gamma")
+MOONCAKE = "a Mooncake FAST'25 trace (github.com/kvcache-ai/Mooncake, FAST25-release/traces)"
+SOURCES = ("auto", "text", "random")
+
+
+@dataclass
+class PromptsConfig:
+    """Requests from a JSON-lines file."""
+
+    name: str = "prompts"
+    path: str = option("", "JSON-lines file (also .gz): prompt, messages or prompt_token_ids")
+    max_tokens: int | None = option(
+        None, "output limit of lines without their own; null: the run's"
+    )
+    limit: int | None = option(None, "take the first so many lines; null: all")
+    rate: float | None = option(
+        None, "Poisson arrivals per second for lines without arrival_s; null: all at 0"
+    )
+
+    def problems(self) -> list[str]:
+        """Each option that is out of range, with what is allowed."""
+        return [
+            *_missing_path(self.path, "a JSON-lines file of prompts"),
+            *_below("max_tokens", self.max_tokens, 1),
+            *_below("limit", self.limit, 1),
+            *_not_positive("rate", self.rate),
+        ]
+
+
+@dataclass
+class SyntheticConfig:
+    """Requests made from length distributions, shared prefixes and an arrival process."""
+
+    name: str = "synthetic"
+    num_requests: int = option(24, "number of requests")
+    prompt_lengths: str = option("uniform", "law of a prompt's own part: " + ", ".join(LENGTHS))
+    prompt_tokens: int = option(96, "mean length of a prompt's own part")
+    prompt_spread: float = option(0.5, "uniform: half-width / mean; lognormal: std / mean")
+    output_lengths: str = option("uniform", "law of the output length: " + ", ".join(LENGTHS))
+    output_tokens: int = option(48, "mean output length")
+    output_spread: float = option(0.5, "as prompt_spread")
+    ignore_eos: bool = option(True, "run to the drawn output length, past end-of-text tokens")
+    prefixes: int = option(3, "number of different shared prefixes")
+    prefix_tokens: int = option(96, "length of a shared prefix, before the own part; 0: none")
+    prefix_share: float = option(0.75, "share of the conversations that start with one, 0 to 1")
+    turns: int = option(1, "requests of a conversation; each one's prompt continues the last one's")
+    think_s: float = option(1.0, "time from a turn's arrival to the next turn's")
+    arrivals: str = option("poisson", "arrival process: " + ", ".join(ARRIVALS))
+    rate: float = option(16.0, "mean arrivals (of conversations) per second; unused at_once")
+    burstiness: float = option(1.0, "gamma arrivals: shape; their CV is 1 / sqrt(burstiness)")
+    source: str = option(
+        "auto",
+        "tokens: text (held_out.txt of the model), random ids, or auto: text where there is one",
+    )
+
+    def problems(self) -> list[str]:
+        """Each option that is out of range, with what is allowed."""
+        return [
+            *_below("num_requests", self.num_requests, 1),
+            *_unknown("prompt_lengths", self.prompt_lengths, LENGTHS),
+            *_unknown("output_lengths", self.output_lengths, LENGTHS),
+            *_unknown("arrivals", self.arrivals, ARRIVALS),
+            *_unknown("source", self.source, SOURCES),
+            *_below("prompt_tokens", self.prompt_tokens, 1),
+            *_below("output_tokens", self.output_tokens, 1),
+            *_below("prompt_spread", self.prompt_spread, 0),
+            *_below("output_spread", self.output_spread, 0),
+            *_below("prefixes", self.prefixes, 0),
+            *_below("prefix_tokens", self.prefix_tokens, 0),
+            *_outside("prefix_share", self.prefix_share, 0, 1),
+            *_below("turns", self.turns, 1),
+            *_below("think_s", self.think_s, 0),
+            *_not_positive("rate", self.rate),
+            *_not_positive("burstiness", self.burstiness),
+        ]
+
+
+@dataclass
+class TraceConfig:
+    """A recorded trace whose prompts are known by the hashes of their blocks."""
+
+    name: str = "trace"
+    path: str = option("", "Mooncake trace, JSON lines (also .gz)")
+    limit: int | None = option(None, "take the first so many requests of the window; null: all")
+    speed: float = option(1.0, "replay so many times faster than recorded")
+    start_s: float = option(0.0, "begin at this time of the trace, which becomes time 0")
+    duration_s: float | None = option(None, "length of the window in trace time; null: to the end")
+    block_tokens: int = option(512, "tokens of a hashed block")
+
+    def problems(self) -> list[str]:
+        """Each option that is out of range, with what is allowed."""
+        return [
+            *_missing_path(self.path, MOONCAKE),
+            *_below("limit", self.limit, 1),
+            *_not_positive("speed", self.speed),
+            *_below("start_s", self.start_s, 0),
+            *_not_positive("duration_s", self.duration_s),
+            *_below("block_tokens", self.block_tokens, 1),
+        ]
+
+
+AnyConfig = PromptsConfig | SyntheticConfig | TraceConfig
+
+
+def requirements(config: AnyConfig, _model: Any) -> Iterable[Requirement]:
+    """One requirement for each problem, so that the resolver reports them all at once."""
+    return [_always(problem) for problem in config.problems()]
+
+
+def _always(problem: str) -> Callable[[Composition], str | None]:
+    return lambda _composition: problem
+
+
+def _missing_path(path: str, what: str) -> list[str]:
+    return [] if path else [f"workload.path is not set; give the path of {what}"]
+
+
+def _below(name: str, value: float | None, least: float) -> list[str]:
+    return _outside(name, value, least, float("inf"))
+
+
+def _outside(name: str, value: float | None, least: float, most: float) -> list[str]:
+    if value is None or least <= value <= most:
+        return []
+    allowed = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
+    return [f"workload.{name}={value} is not {allowed}"]
+
+
+def _not_positive(name: str, value: float | None) -> list[str]:
+    if value is None or 0 < value < float("inf"):
+        return []
+    return [f"workload.{name}={value} is not a finite number above 0"]
+
+
+def _unknown(name: str, value: str, known: tuple[str, ...]) -> list[str]:
+    return [] if value in known else [unknown_name(f"workload.{name}", value, known)]

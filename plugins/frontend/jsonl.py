@@ -1,0 +1,45 @@
+"""The objects of a JSON-lines file, each with its line number."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from interlock.core.errors import WorkloadError
+
+
+def read_objects(path: str, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, object) of every line that is not blank.
+
+    Raises WorkloadError, naming file and line, for a file that cannot be read, bytes that are not
+    UTF-8, invalid JSON (NaN and Infinity included) and values that are not objects. `what` says
+    which file was expected.
+    """
+    try:
+        with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _parse(line, f"{path}, line {number}")
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise WorkloadError(
+            f"workload.path={path!r} cannot be read: {reason}; expected {what}"
+        ) from error
+
+
+def _parse(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
+    except (ValueError, RecursionError) as error:
+        raise WorkloadError(f"{place}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise WorkloadError(f"{place}: a JSON object is needed, found {line.strip()[:40]!r}")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
