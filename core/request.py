@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, NewType
 
 from interlock.core.errors import RequestError
+from interlock.core.options import option
 
 RequestId = NewType("RequestId", int)
 
@@ -19,15 +20,15 @@ class SamplingParams:
     beside the chosen token's. `seed` None derives one from the run's seed and the request's index.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int = 64
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
+    temperature: float = option(0.0, "0: the most likely token")
+    top_k: int = option(0, "draw from the k most likely tokens; 0: off")
+    top_p: float = option(1.0, "draw from the most likely tokens of this total probability")
+    min_p: float = option(0.0, "drop tokens below this share of the most likely one's probability")
+    seed: int | None = option(None, "seed of every request; null: from the run's seed and index")
+    max_tokens: int = option(64, "output limit")
+    stop_token_ids: tuple[int, ...] = option((), "token ids that end the output")
+    ignore_eos: bool = option(False, "do not stop at the model's end tokens")
+    logprobs: int | None = option(None, "top log-probabilities to return per token; null: none")
 
     def problems(self, vocab_size: int | None = None) -> list[str]:
         """Every field that is out of range, each named with its value and what is allowed."""

@@ -1,1 +1,33 @@
-"""The built-in plugins."""
+"""The built-in plugin: the components and model families of every group."""
+
+from interlock.core.component import Component
+from interlock.core.hooks import hookimpl
+from interlock.core.model import ModelFamily
+from interlock.plugins import (
+    attention,
+    cache,
+    executor,
+    frontend,
+    models,
+    parallel,
+    scheduler,
+    speculative,
+)
+
+INTERLOCK_CONTRACT = 1
+
+GROUPS = (attention, cache, scheduler, speculative, parallel, executor, frontend)
+
+
+@hookimpl
+def interlock_components() -> list[Component]:
+    """Every built-in component."""
+    return [
+        component for group in GROUPS for component in getattr(group, "components", lambda: [])()
+    ]
+
+
+@hookimpl
+def interlock_model_families() -> list[ModelFamily]:
+    """Every built-in model family."""
+    return list(getattr(models, "model_families", lambda: [])())

@@ -1,0 +1,61 @@
+"""What a plugin may contribute: the hooks, each called once, before anything runs.
+
+A plugin is a module named by an entry point of the group `interlock`. It states the contract that
+it was written for, `INTERLOCK_CONTRACT = 1`, and implements any of these hooks with `@hookimpl`.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from interlock.core.component import CONTRACT, Component
+from interlock.core.errors import PluginError
+from interlock.core.model import ModelFamily
+
+if TYPE_CHECKING:
+    from interlock.core.batch import StepPlan, StepResult
+
+__all__ = ["CONTRACT", "PROJECT", "StepObserver", "check_contract", "hookimpl", "hookspec"]
+
+PROJECT = "interlock"
+"""The pluggy project and the entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+StepObserver = Callable[["StepPlan", "StepResult"], None]
+
+
+@hookspec
+def interlock_components() -> list[Component]:  # type: ignore[empty-body]  # a specification
+    """Components this plugin offers, of any seam."""
+
+
+@hookspec
+def interlock_model_families() -> list[ModelFamily]:  # type: ignore[empty-body]  # a specification
+    """Model families this plugin can read."""
+
+
+@hookspec
+def interlock_config_dirs() -> list[str]:  # type: ignore[empty-body]  # a specification
+    """Absolute folders with more YAML presets, laid out like Interlock's own `conf`."""
+
+
+@hookspec
+def interlock_step_observers() -> list[StepObserver]:  # type: ignore[empty-body]  # a specification
+    """Callables that see every finished step. Collected once, then called directly."""
+
+
+def check_contract(plugin: Any) -> None:
+    """Raise PluginError unless `plugin` states the contract version that this core has."""
+    stated = getattr(plugin, "INTERLOCK_CONTRACT", None)
+    if stated is None:
+        raise PluginError(
+            "it states no contract version, and this Interlock has plugin contract "
+            f"{CONTRACT}; a plugin written for it says INTERLOCK_CONTRACT = {CONTRACT}"
+        )
+    if stated != CONTRACT:
+        raise PluginError(
+            f"it was written for plugin contract {stated}, and this Interlock has {CONTRACT}"
+        )

@@ -1,0 +1,168 @@
+"""Hydra on one side, plain dataclasses on the other: publish components, compose, convert.
+
+This file and cli.py are the only ones that import Hydra or OmegaConf.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from interlock.core.errors import ConfigError
+from interlock.core.options import defaults_of
+from interlock.core.overrides import QUOTING, Plan, Setting, Vocabulary, apply_values
+from interlock.core.presets import find_presets
+from interlock.core.read_config import default_options, read_config
+from interlock.core.registry import Registry, load_registry
+from interlock.core.seams import SEAMS
+from interlock.core.settings import EngineConfig
+
+CONFIG_MODULE = "interlock.conf"
+VERSION_BASE = "1.3"
+PREFIXES = {
+    OverrideType.CHANGE: "",
+    OverrideType.ADD: "+",
+    OverrideType.FORCE_ADD: "++",
+    OverrideType.DEL: "~",
+}
+_plugin_folders: list[str] = []
+
+
+class PluginFolders(SearchPathPlugin):
+    """Adds the config folders of installed plugins to Hydra's search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Called by Hydra whenever it builds a search path."""
+        for folder in _plugin_folders:
+            search_path.append(provider="interlock plugin", path=f"file://{folder}")
+
+
+def publish(registry: Registry) -> None:
+    """Make every setting and every component selectable in Hydra. May be called again."""
+    store = ConfigStore.instance()
+    store.store(name="settings", node=defaults_of(EngineConfig), provider="interlock")
+    for seam in SEAMS:
+        for name in registry.names(seam):
+            origin = registry.origins.get((seam, name), "interlock")
+            node = default_options(seam, name, registry)
+            store.store(group=seam, name=name, node=node, provider=str(origin))
+    _plugin_folders[:] = registry.config_dirs
+    Plugins.instance().register(PluginFolders)
+
+
+def compose(
+    overrides: Sequence[str] = (),
+    registry: Registry | None = None,
+    config_folders: Sequence[str | Path] = (),
+) -> EngineConfig:
+    """The configuration that these overrides ask for, exactly as the command line reads them.
+
+    Raises ConfigError with every problem: overrides that cannot be parsed, unknown groups,
+    choices and options with the closest match (forced in with '++' or not), wrong types, values
+    out of range.
+    """
+    registry = registry or load_registry()
+    publish(registry)
+    plan = plan_overrides(overrides, registry, config_folders)
+    problems = list(plan.problems)
+    values = _compose_values(plan, config_folders, problems)
+    config = None if values is None else read_config(values, registry, problems)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def plan_overrides(
+    overrides: Sequence[str],
+    registry: Registry,
+    config_folders: Iterable[str | Path] = (),
+    sweeps: bool = False,
+) -> Plan:
+    """The overrides sorted into selections and values, with what is wrong with their names."""
+    problems: list[str] = []
+    settings = [parsed for text in overrides if (parsed := _parse(text, problems))]
+    folders = [*registry.config_dirs, *config_folders, *_search_path(settings)]
+    plan = Vocabulary(registry, find_presets(folders)).sort(settings, sweeps)
+    plan.problems[:0] = problems
+    return plan
+
+
+def from_hydra(composed: DictConfig, registry: Registry) -> EngineConfig:
+    """The configuration inside a job that Hydra composed; ConfigError with every problem."""
+    problems: list[str] = []
+    config = read_config(_resolved(composed), registry, problems)
+    if config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def _parse(text: str, problems: list[str]) -> Setting | None:
+    try:
+        parsed: Override = OverridesParser.create().parse_override(text)
+        sweep = tuple(parsed.sweep_iterator()) if parsed.is_discrete_sweep() else None
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        problems.append(f"cannot read the override {text!r}: {reason}\n{QUOTING}")
+        return None
+    if sweep is None and parsed.is_sweep_override():
+        sweep = ()
+    value = None if sweep is not None else parsed.value()
+    prefix = PREFIXES[parsed.type]
+    return Setting(text, prefix, parsed.key_or_group, value, parsed.package, sweep)
+
+
+def _search_path(settings: Iterable[Setting]) -> list[str]:
+    listed = [s.value for s in settings if s.key == "hydra.searchpath"]
+    folders = [str(item).removeprefix("file://") for items in listed for item in items or ()]
+    return [folder for folder in folders if "://" not in folder]
+
+
+def _compose_values(
+    plan: Plan, config_folders: Sequence[str | Path], problems: list[str]
+) -> dict[str, Any] | None:
+    selections = [s.text for s in plan.selections]
+    if config_folders:
+        folders = ",".join(f'"file://{Path(folder).resolve()}"' for folder in config_folders)
+        selections.append(f"hydra.searchpath=[{folders}]")
+    selections += [s.text for s in plan.hydra if s.key == "hydra.searchpath"]
+    try:
+        with _hydra():
+            composed = hydra.compose("config", overrides=selections)
+        values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
+        apply_values(plan.values, plan.refused, values)
+        return _resolved(OmegaConf.create(values))
+    except (HydraException, OmegaConfBaseException) as error:
+        problems.append(" ".join(str(error).split()))
+        return None
+
+
+def _resolved(composed: DictConfig) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    return values
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Hydra set up for composing, whether or not a Hydra job is running around us."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer

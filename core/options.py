@@ -1,0 +1,145 @@
+"""Options: dataclass fields with a help line, and the one place that turns plain values into them."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from interlock.core.closest import unknown_name
+from interlock.core.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def option(default: Any, help: str) -> Any:
+    """A dataclass field with this default and help line; a dataclass default becomes nested."""
+    metadata = {"help": help}
+    if isinstance(default, type):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """The options of a config dataclass with their defaults, as nested plain values."""
+    return {f.name: plain(getattr(kind(), f.name)) for f in _options(kind)}
+
+
+def plain(value: Any) -> Any:
+    """`value` as dicts, lists and scalars, for YAML, JSON and Hydra."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in _options(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def decode(kind: type[T], values: Mapping[str, Any], path: str, problems: list[str]) -> T | None:
+    """An instance of the config dataclass `kind` from plain values found at config key `path`.
+
+    Every unknown key, every value of a wrong type and every refusal of the dataclass itself
+    (ValueError or ConfigError from its `__post_init__`) is added to `problems`; None if there
+    was any. Keys that are left out take their defaults.
+    """
+    fields = {f.name for f in _options(kind)}
+    hints = typing.get_type_hints(kind)
+    found: dict[str, Any] = {}
+    before = len(problems)
+    for key, value in values.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key not in fields:
+            problems.append(unknown_name(f"{path} option".strip(), str(key), fields))
+        elif dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            found[key] = decode(typing.cast(type, hints[key]), value, where, problems)
+        else:
+            try:
+                found[key] = convert(hints[key], value)
+            except ValueError:
+                problems.append(f"{where}={value!r} is not {describe(hints[key])}")
+    if len(problems) > before:
+        return None
+    try:
+        return kind(**found)
+    except (ValueError, ConfigError) as error:
+        listed = error.problems if isinstance(error, ConfigError) else [str(error)]
+        problems.extend(f"{path}: {problem}" if path else problem for problem in listed)
+        return None
+
+
+def convert(hint: Any, value: Any) -> Any:
+    """`value` as a value of this type; ValueError when it is none.
+
+    Whole numbers are numbers, numbers are text where text is asked for, lists are tuples where a
+    tuple is asked for. Nothing else is converted; true and false are never numbers.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(arguments, value)
+    if origin is typing.Literal:
+        return _checked(value, value in arguments)
+    if origin in (list, tuple):
+        items = _checked(value, isinstance(value, list | tuple))
+        return origin(convert(arguments[0], item) for item in items)
+    if origin is dict:
+        _checked(value, isinstance(value, Mapping))
+        return {
+            convert(arguments[0], key): convert(arguments[1], item) for key, item in value.items()
+        }
+    return _convert_scalar(hint, value)
+
+
+def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    if value is None or any(type(value) is kind for kind in kinds):
+        return _checked(value, value is not None or type(None) in kinds)
+    for kind in kinds:
+        try:
+            return convert(kind, value)
+        except ValueError:
+            continue
+    raise ValueError(value)
+
+
+def _convert_scalar(kind: Any, value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float:
+        return float(_checked(value, number))
+    if kind is int:
+        return _checked(value, number and isinstance(value, int))
+    if kind is str:
+        return str(_checked(value, number or isinstance(value, str)))
+    if kind is Path:
+        return Path(_checked(value, isinstance(value, str | Path)))
+    return _checked(value, isinstance(value, kind))
+
+
+def _checked(value: Any, good: bool) -> Any:
+    if not good:
+        raise ValueError(value)
+    return value
+
+
+def describe(hint: Any) -> str:
+    """A type in plain words, for error messages and help."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(kind) for kind in arguments)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(choice) for choice in arguments)
+    if origin in (list, tuple):
+        return f"a list [...], each item {describe(arguments[0])}"
+    if dataclasses.is_dataclass(hint):
+        return "a group of options"
+    words = {
+        int: "a whole number", float: "a number", str: "text", bool: "true or false",
+        type(None): "null", Path: "a path",
+    }  # fmt: skip
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _options(kind: type) -> list["dataclasses.Field[Any]"]:
+    return [f for f in dataclasses.fields(kind) if f.init and f.metadata.get("option", True)]

@@ -1,0 +1,129 @@
+"""Load one plugin: import its module, check its contract, and take in all it contributes or none."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pluggy
+
+from interlock.core import hooks
+from interlock.core.closest import unknown_name
+from interlock.core.component import Component
+from interlock.core.model import ModelFamily
+from interlock.core.seams import SEAMS, children_of
+from interlock.core.settings import AUTO
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The distribution that a component came from."""
+
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}".strip()
+
+    @staticmethod
+    def of(entry_point: EntryPoint) -> "Origin":
+        """The distribution that declared this entry point."""
+        if entry_point.dist is None:
+            return Origin(f"(plugin {entry_point.name!r} without a distribution)", "")
+        return Origin(entry_point.dist.name, entry_point.dist.version)
+
+
+@dataclass
+class Contribution:
+    """What one plugin contributes; grows as its hooks are called."""
+
+    origin: Origin
+    components: list[Component] = field(default_factory=list)
+    families: list[ModelFamily] = field(default_factory=list)
+    config_dirs: list[str] = field(default_factory=list)
+    observers: list[hooks.StepObserver] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BrokenPlugin:
+    """A plugin that could not be loaded, why, and which choices it offered before it failed."""
+
+    origin: Origin
+    entry_point: str
+    cause: str
+    offered: frozenset[tuple[str, str]] = frozenset()
+
+    def __str__(self) -> str:
+        return f"plugin {self.origin} ({self.entry_point}) is left out: {self.cause}"
+
+
+def load_plugin(entry_point: EntryPoint) -> Contribution | BrokenPlugin:
+    """All that the plugin contributes, or why it contributes nothing. Never raises."""
+    contribution = Contribution(Origin.of(entry_point))
+    try:
+        plugin = entry_point.load()
+        hooks.check_contract(plugin)
+        _collect(plugin, contribution)
+    except (Exception, SystemExit) as error:
+        offered = frozenset(
+            (component.seam, component.name)
+            for component in contribution.components
+            if isinstance(component, Component)
+        )
+        described = f"{entry_point.name} = {entry_point.value}"
+        return BrokenPlugin(contribution.origin, described, cause_of(error), offered)
+    return contribution
+
+
+def cause_of(error: BaseException) -> str:
+    """An exception in one line: its type and message."""
+    message = " ".join(str(error).split())
+    if isinstance(error, hooks.PluginError):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _collect(plugin: Any, contribution: Contribution) -> None:
+    manager = pluggy.PluginManager(hooks.PROJECT)
+    manager.add_hookspecs(hooks)
+    manager.register(plugin)
+    manager.check_pending()
+    calls: list[tuple[Callable[[], list[Any]], list[Any]]] = [
+        (manager.hook.interlock_components, contribution.components),
+        (manager.hook.interlock_model_families, contribution.families),
+        (manager.hook.interlock_config_dirs, contribution.config_dirs),
+        (manager.hook.interlock_step_observers, contribution.observers),
+    ]
+    for call, found in calls:
+        for group in call():
+            for item in group:
+                found.append(item)
+    for component in contribution.components:
+        _check_component(component)
+    for family in contribution.families:
+        if not isinstance(family, ModelFamily):
+            raise TypeError(f"interlock_model_families gave {family!r}, not a ModelFamily")
+    names = [(component.seam, component.name) for component in contribution.components]
+    for seam, name in names:
+        if names.count((seam, name)) > 1:
+            raise ValueError(f"it offers {seam}={name} twice")
+
+
+def _check_component(component: Component) -> None:
+    if not isinstance(component, Component):
+        raise TypeError(f"interlock_components gave {component!r}, not a Component")
+    if component.seam not in SEAMS:
+        raise ValueError(unknown_name("seam", component.seam, SEAMS))
+    where = f"{component.seam}={component.name}"
+    if not re.fullmatch(r"[a-zA-Z][\w-]*", component.name) or component.name == AUTO:
+        raise ValueError(f"{where}: a name is letters, digits, _ and -, and not {AUTO!r}")
+    if not (isinstance(component.config, type) and dataclasses.is_dataclass(component.config)):
+        raise TypeError(f"{where}: config={component.config!r} is not a dataclass")
+    component.config()  # every option has a default
+    taken = set(children_of(component.seam)) & {
+        f.name for f in dataclasses.fields(component.config)
+    }
+    if taken:
+        raise ValueError(f"{where}: option names {sorted(taken)} belong to other seams")

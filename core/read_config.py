@@ -1,0 +1,77 @@
+"""From nested plain values to a typed EngineConfig: every problem at once, keys by dataclass."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from interlock.core.options import decode, defaults_of
+from interlock.core.registry import Registry
+from interlock.core.seams import SEAMS, Seam, children_of
+from interlock.core.settings import AUTO, Choice, EngineConfig
+
+
+def read_config(
+    values: Mapping[str, Any], registry: Registry, problems: list[str]
+) -> EngineConfig | None:
+    """The configuration these values state; None when a problem was added to `problems`.
+
+    Each choice's node holds `name` and the options of the component of that name; whatever else it
+    holds is an unknown option, however it got there.
+    """
+    before = len(problems)
+    rest = _copy(values)
+    choices: dict[str, Choice] = {}
+    for seam in sorted(SEAMS.values(), key=lambda seam: -len(seam.path)):
+        choice = _take_choice(seam, rest, registry, problems)
+        if choice is not None:
+            choices[seam.key] = choice
+    config = decode(EngineConfig, rest, "", problems)
+    if config is None:
+        return None
+    problems.extend(config.problems())
+    return dataclasses.replace(config, choices=choices) if len(problems) == before else None
+
+
+def default_options(seam: str, name: str, registry: Registry) -> dict[str, Any]:
+    """The config node of a choice: its name, its options' defaults, places for nested seams."""
+    node: dict[str, Any] = {"name": name}
+    component = registry.components.get((seam, name))
+    if component is not None:
+        node |= defaults_of(component.config) | {"name": name}
+    return node | dict.fromkeys(children_of(seam))
+
+
+def _take_choice(
+    seam: Seam, values: dict[str, Any], registry: Registry, problems: list[str]
+) -> Choice | None:
+    *parents, last = seam.path
+    node: Any = values
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
+    chosen = node.pop(last, None) if isinstance(node, dict) else None
+    if not isinstance(chosen, dict) or not isinstance(chosen.get("name"), str):
+        if chosen is None or isinstance(chosen, dict):
+            problems.append(f"nothing is chosen for {seam.key}; write {seam.key}=NAME")
+        else:
+            problems.append(
+                f"{seam.dotted}={chosen!r} sets no options; to choose a component, write "
+                f"{seam.key}={chosen}"
+            )
+        return None
+    name = chosen.pop("name")
+    if name not in registry.names(seam.key):
+        problems.append(registry.unknown(seam.key, name))
+        return None
+    if name == AUTO:
+        problems.extend(
+            f"{seam.dotted}.{key}: {seam.key}={AUTO} has no options; choose a component to set them"
+            for key in chosen
+        )
+        return Choice(AUTO)
+    component = registry.components[seam.key, name]
+    config = decode(component.config, chosen, seam.dotted, problems)
+    return None if config is None else Choice(name, config)
+
+
+def _copy(value: Any) -> Any:
+    return {k: _copy(v) for k, v in value.items()} if isinstance(value, Mapping) else value

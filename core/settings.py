@@ -1,0 +1,131 @@
+"""The configuration of an engine as plain dataclasses: every option, its default and its help."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from interlock.core.options import option, plain
+from interlock.core.request import SamplingParams
+
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+MAX_PAGE_SIZE = 512
+AUTO = "auto"
+"""The choice that the resolver makes: `attention=auto`, `model=auto`."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One seam's choice: the component's name and its options (None for `auto`)."""
+
+    name: str
+    config: Any = None
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """Latency limits a request must meet to count in goodput; null: no limit."""
+
+    ttft_ms: float | None = option(None, "time to first token, milliseconds")
+    tpot_ms: float | None = option(None, "time per output token after the first, milliseconds")
+    e2el_ms: float | None = option(None, "end-to-end latency, milliseconds")
+
+    def problems(self) -> Iterator[str]:
+        """Every limit that is not above 0."""
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                yield f"limits.{name}={value} is not a number above 0, or null"
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The paged cache. Which allocator, index and eviction policy it uses are choices of seams."""
+
+    page_size: int = option(16, f"tokens in a page, 1 to {MAX_PAGE_SIZE}")
+    num_pages: int | None = option(None, "pages of the pool; null: what the device's memory holds")
+    share_tenants: bool = option(False, "let tenants reuse each other's cached prefixes")
+
+    def problems(self) -> Iterator[str]:
+        """Every value out of range."""
+        if not 1 <= self.page_size <= MAX_PAGE_SIZE:
+            yield f"cache.page_size={self.page_size} is not from 1 to {MAX_PAGE_SIZE}"
+        if self.num_pages is not None and self.num_pages < 1:
+            yield f"cache.num_pages={self.num_pages} is not at least 1, or null"
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """What every scheduler is bound by. Its four policies are choices of seams."""
+
+    budget_tokens: int = option(2048, "tokens that the model runs in one step, at most")
+    max_requests: int = option(64, "requests that run at the same time, at most")
+
+    def problems(self) -> Iterator[str]:
+        """Every value out of range."""
+        for name, value in vars(self).items():
+            if value < 1:
+                yield f"scheduler.{name}={value} is not at least 1"
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything that was chosen for a run, before any of it is built."""
+
+    model: str = option(AUTO, "name of a shipped model, a model directory, or auto")
+    dtype: str = option(AUTO, "of weights and cache: " + ", ".join(DTYPES) + " (auto: the model's)")
+    device: str = option("cpu", "cpu, cuda or cuda:N")
+    seed: int = option(0, "every random choice of the run derives from it")
+    threads: int | None = option(None, "CPU threads of torch; null: torch's default")
+    max_model_len: int | None = option(None, "longest request in tokens; null: the model's limit")
+    rerun: str | None = option(None, "run directory whose recorded workload is run again")
+    progress: bool = option(True, "show a progress line")
+    strict_plugins: bool = option(False, "a plugin that cannot be loaded stops the start")
+    sampling: SamplingParams = option(SamplingParams, "defaults of requests that do not say")
+    limits: LimitsConfig = option(LimitsConfig, "latency limits behind goodput")
+    cache: CacheConfig = option(CacheConfig, "the paged cache")
+    scheduler: SchedulerConfig = option(SchedulerConfig, "bounds of every scheduler")
+    choices: Mapping[str, Choice] = field(default_factory=dict, metadata={"option": False})
+    """Seam key -> the component chosen for it."""
+
+    def problems(self) -> list[str]:
+        """Every setting that is out of range, each named with its value and what is allowed."""
+        found = [f"sampling.{problem}" for problem in self.sampling.problems()]
+        found += [*self.limits.problems(), *self.cache.problems(), *self.scheduler.problems()]
+        if self.dtype not in DTYPES:
+            found.append(f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            found.append(f"device={self.device!r} is not cpu, cuda or cuda:N")
+        if not 0 <= self.seed < 2**63:
+            found.append(f"seed={self.seed} is not from 0 to 2**63 - 1")
+        for name in ("threads", "max_model_len"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                found.append(f"{name}={value} is not at least 1, or null")
+        return found
+
+
+def to_plain(config: EngineConfig) -> dict[str, Any]:
+    """The configuration as nested dicts, lists and scalars, choices under their config keys."""
+    values: dict[str, Any] = plain(config)
+    for key, choice in sorted(config.choices.items()):
+        *parents, last = key.split("/")
+        node = values
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = {"name": choice.name, **(plain(choice.config) if choice.config else {})}
+    return values
+
+
+def flat_settings(config: EngineConfig) -> dict[str, Any]:
+    """Dotted key -> value of every setting that is not a component's option."""
+    flat: dict[str, Any] = {}
+
+    def walk(values: Mapping[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                walk(value, f"{prefix}{key}.")
+            else:
+                flat[f"{prefix}{key}"] = value
+
+    walk(plain(config), "")
+    return flat
