@@ -17,6 +17,8 @@ class KVAllocator(ABC):
     """
 
     num_pages: int
+    reserves: bool = False
+    """True: `open` sets an owner's pages aside until `close`, so the core gives none back early."""
 
     @abstractmethod
     def open(self, owner: RequestId, max_pages: int) -> bool:

@@ -45,6 +45,16 @@ class RunsModel(Capability):
 
 
 @dataclass(frozen=True)
+class SimulatesDrafts(Capability):
+    """Drafts are made up and accepted at a configured rate; no drafter runs."""
+
+
+@dataclass(frozen=True)
+class DrivesVirtualTime(Capability):
+    """Steps have a computed duration, on a virtual clock."""
+
+
+@dataclass(frozen=True)
 class CarriesTokens(Capability):
     """Every request of the workload carries token ids."""
 

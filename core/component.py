@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.capabilities import Capability, Requirement, none_provided, none_required
@@ -12,7 +11,7 @@ from interlock.core.model import ModelDescription
 if TYPE_CHECKING:
     import torch
 
-    from interlock.core.attention import AttentionBackend
+    from interlock.core.executor import ModelParts
 
 CONTRACT = 1
 """Version of the plugin contract: hooks, seams and the values that cross them."""
@@ -28,9 +27,8 @@ class BuildContext:
     page_size: int = 16
     num_pages: int = 0
     seed: int = 0
-    attention: "AttentionBackend | None" = None
-    """The chosen backend, for drafters that declare cache groups."""
-    model_directory: Path | None = None
+    parts: "ModelParts | None" = None
+    """For executors of a composition that runs the model."""
 
 
 Build = Callable[[Any, BuildContext], Any]

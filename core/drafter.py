@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from interlock.core.batch import Draft
+from interlock.core.batch import Draft, Ints
 from interlock.core.cache_spec import CacheGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from interlock.core.model import Attend, Decoder
+    from interlock.core.model import Attend, AttentionForm, Decoder
 
 
 class Drafter(ABC):
@@ -20,6 +20,9 @@ class Drafter(ABC):
     num_drafts: int
     lookback_tokens: int = 0
     """How many following tokens a cached row of this drafter depends on (1 for EAGLE and MTP)."""
+
+    max_positions: int | None = None
+    """Positions the drafter can handle; beyond them the request goes on without drafts."""
 
     def cache_groups(self) -> tuple[CacheGroup, ...]:
         """Groups of the drafter's own rows; they share page tables with the target's."""
@@ -30,8 +33,11 @@ class TokenDrafter(Drafter):
     """A model-free drafter: candidates from token ids alone, on the host, as a step is planned."""
 
     @abstractmethod
-    def propose(self, tokens: Sequence[int], limit: int) -> Draft:
-        """At most min(limit, num_drafts) candidates after `tokens` (prompt and output so far)."""
+    def propose(self, tokens: Ints, limit: int) -> Draft:
+        """At most min(limit, num_drafts) candidates after `tokens` (prompt and output so far).
+
+        `tokens` is a view of the engine's own array: read it now, do not keep or change it.
+        """
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,9 @@ class FeatureDrafter(Drafter):
     The executor calls it after each verification with the rows that were committed, so its rows
     are always built from true features; rows beyond them are speculative and overwritten.
     """
+
+    form: "AttentionForm" = "heads"
+    """The attention form of the drafter's own layers."""
 
     @abstractmethod
     def propose(self, rows: DraftRows, context: DraftContext) -> list[Draft]:

@@ -1,8 +1,33 @@
 """The executor seam: runs a planned step, for real or in virtual time."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from interlock.core.batch import StepPlan, StepResult
+
+if TYPE_CHECKING:
+    import torch
+
+    from interlock.core.attention import AttentionBackend
+    from interlock.core.drafter import FeatureDrafter
+    from interlock.core.model import Decoder
+    from interlock.core.planes import Planes
+    from interlock.core.verifier import Verifier
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """What an executor that runs the model is built from."""
+
+    decoder: "Decoder"
+    attention: "AttentionBackend"
+    planes: "Planes"
+    verifier: "Verifier"
+    drafter: "FeatureDrafter | None"
+    draft_attention: "AttentionBackend"
+    """The backend for the drafter's own layers; the target's where it serves their form."""
+    device: "torch.device"
 
 
 class Executor(ABC):

@@ -1,0 +1,88 @@
+"""Time as the engine sees it: the wall's, a simulated one, or the one that a run recorded."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from interlock.core.errors import InterlockError
+
+
+class Clock(ABC):
+    """Seconds since the run began. Only drivers read clocks; components get values."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """The current time."""
+
+    @abstractmethod
+    def wait_until(self, time_s: float) -> None:
+        """Return once `now()` is at least `time_s`."""
+
+    @abstractmethod
+    def advance(self, duration_s: float | None) -> None:
+        """A step took this long (None: as long as it took)."""
+
+
+class WallClock(Clock):
+    """Real time."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def now(self) -> float:
+        """See Clock."""
+        return time.perf_counter() - self._start
+
+    def wait_until(self, time_s: float) -> None:
+        """Sleeps."""
+        delay = time_s - self.now()
+        if delay > 0:
+            time.sleep(delay)
+
+    def advance(self, duration_s: float | None) -> None:
+        """Nothing: real time passes by itself."""
+
+
+class VirtualClock(Clock):
+    """Simulated time: waiting costs nothing, steps last what the executor says."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        """See Clock."""
+        return self._now
+
+    def wait_until(self, time_s: float) -> None:
+        """Jumps."""
+        self._now = max(self._now, time_s)
+
+    def advance(self, duration_s: float | None) -> None:
+        """Moves on by the step's duration.
+
+        Raises:
+            InterlockError: the executor gave no duration.
+        """
+        if duration_s is None or duration_s < 0:
+            raise InterlockError(f"a virtual clock needs step durations >= 0, got {duration_s}")
+        self._now += duration_s
+
+
+class ReplayClock(Clock):
+    """Gives back the times that an earlier run recorded, one per reading, then stands still."""
+
+    def __init__(self, times_s: Sequence[float]) -> None:
+        self._times = list(times_s)
+        self._next = 0
+
+    def now(self) -> float:
+        """The next recorded reading."""
+        if self._next < len(self._times):
+            self._next += 1
+        return self._times[self._next - 1] if self._next else 0.0
+
+    def wait_until(self, time_s: float) -> None:
+        """Nothing: the recorded readings already lie after every wait."""
+
+    def advance(self, duration_s: float | None) -> None:
+        """Nothing: the recorded readings include durations."""

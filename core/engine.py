@@ -1,0 +1,177 @@
+"""The engine that users drive: arrivals, clock, executor, and the core's plans between them."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from interlock.core.batch import StepPlan, StepResult
+from interlock.core.clock import Clock
+from interlock.core.engine_core import EngineCore
+from interlock.core.errors import ContractError
+from interlock.core.executor import Executor
+from interlock.core.model import ModelDescription
+from interlock.core.request import Request, RequestId, RequestOutput, SamplingParams
+from interlock.core.text import TextCodec
+
+Observer = Callable[[StepPlan, StepResult], None]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one step was: the recorded clock readings and (workload index, tokens, drafts) a row."""
+
+    step: int
+    now_s: float
+    end_s: float
+    rows: tuple[tuple[int, int, int], ...]
+
+
+class Engine:
+    """A composition that serves requests.
+
+    `submit` takes requests in any order; `step` runs one step; `outputs` runs until all requests
+    ended. Nothing runs in the background.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        executor: Executor,
+        clock: Clock,
+        model: ModelDescription,
+        codec: TextCodec | None,
+        observers: Sequence[Observer] = (),
+        max_in_flight: int = 1,
+    ) -> None:
+        self.core = core
+        self.executor = executor
+        self.clock = clock
+        self.model = model
+        self.codec = codec
+        self.decisions: list[Decision] = []
+        self._observers = tuple(observers)
+        self._max_in_flight = max_in_flight
+        self._flights: deque[tuple[StepPlan, list[int], StepResult]] = deque()
+        self._pending: list[tuple[float, int, Request]] = []
+        self._next_id = 0
+
+    def submit(
+        self, request: Request | str | Sequence[int], sampling: SamplingParams | None = None
+    ) -> RequestId:
+        """Queue a request: a `Request`, a text (needs a tokenizer), or token ids.
+
+        It becomes visible at its `arrival_s`. A request that cannot be served ends at once with
+        its reason in the finished record; it is never an exception here.
+
+        Raises:
+            ValueError: text without a tokenizer.
+        """
+        request_id = RequestId(self._next_id)
+        self._next_id += 1
+        if not isinstance(request, Request):
+            request = self._make_request(request, sampling or SamplingParams(), request_id)
+        elif sampling is not None:
+            request = replace(request, sampling=sampling)
+        heapq.heappush(self._pending, (request.arrival_s, request_id, request))
+        return request_id
+
+    def _make_request(
+        self, prompt: str | Sequence[int], sampling: SamplingParams, request_id: int
+    ) -> Request:
+        if isinstance(prompt, str):
+            if self.codec is None:
+                raise ValueError("this model has no tokenizer.json: submit token ids, not text")
+            return Request(
+                request_id, tuple(self.codec.encode(prompt)), sampling, prompt_text=prompt
+            )
+        return Request(request_id, tuple(prompt), sampling)
+
+    def abort(self, request_id: RequestId) -> None:
+        """End a request now, whatever it is doing; its record is in the next outputs."""
+        for place, (arrival_s, pending_id, request) in enumerate(self._pending):
+            if pending_id == request_id:
+                self._pending.pop(place)
+                heapq.heapify(self._pending)
+                self.core.add(request, request_id)
+                self.core.abort(request_id, arrival_s)
+                return
+        self.core.abort(request_id, self.clock.now())
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request is queued, waiting or running."""
+        return bool(self._pending or self._flights) or self.core.has_work
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step (waiting for the next arrival if nothing else is to do); what came out.
+
+        Raises:
+            ContractError: a component broke its contract, or refuses to let anything run.
+        """
+        while len(self._flights) < self._max_in_flight and self._launch():
+            pass
+        if self._flights:
+            self._land()
+        elif self.core.has_work and not self._pending:
+            policy = type(self.core.planner.policies.admission).__name__
+            raise ContractError(
+                f"{self.core.num_waiting} requests wait, nothing runs and no step was planned; "
+                f"{policy} admits nobody"
+            )
+        elif self._pending:
+            self.clock.wait_until(self._pending[0][0])
+        return self.core.take_outputs()
+
+    def _launch(self) -> bool:
+        now_s = self.clock.now()
+        while self._pending and self._pending[0][0] <= now_s:
+            _, request_id, request = heapq.heappop(self._pending)
+            self.core.add(request, RequestId(request_id))
+        plan = self.core.plan(now_s)
+        if plan is None:
+            return False
+        indices = self.core.indices(plan)
+        result = self.executor.execute(plan)
+        self.clock.advance(result.duration_s)
+        self._flights.append((plan, indices, result))
+        return True
+
+    def _land(self) -> None:
+        plan, indices, result = self._flights.popleft()
+        end_s = self.clock.now()
+        self.core.complete(result, end_s)
+        for observe in self._observers:
+            observe(plan, result)
+        lengths = (plan.batch.row_offsets[1:] - plan.batch.row_offsets[:-1]).tolist()
+        rows = tuple(
+            (index, length - len(draft.tokens), len(draft.tokens))
+            for index, length, draft in zip(indices, lengths, plan.batch.drafts, strict=True)
+        )
+        self.decisions.append(Decision(plan.step_id, plan.now_s, end_s, rows))
+
+    def outputs(self) -> Iterator[RequestOutput]:
+        """Everything that comes out until every submitted request ended."""
+        while self.has_work:
+            yield from self.step()
+        yield from self.core.take_outputs()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts right now: requests waiting and running, pages by state, tokens by kind."""
+        pool = self.core.cache.pools[0]
+        return {
+            "queued": len(self._pending),
+            "waiting": self.core.num_waiting,
+            "running": self.core.num_running,
+            "free_pages": pool.allocator.free_pages(),
+            "cached_pages": pool.cached,
+            "held_pages": pool.held,
+            "total_pages": pool.num_pages,
+            "steps": self.core.ledger.steps,
+            "tokens": self.core.ledger.tokens(),
+        }
+
+    def close(self) -> None:
+        """Release the executor."""
+        self.executor.close()

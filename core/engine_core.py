@@ -1,0 +1,345 @@
+"""The engine without a clock: emits plans, accepts completions, owns every request's state.
+
+It is synchronous and never waits. Steps may overlap as long as they hold different requests; their
+completions arrive in plan order.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from interlock.core.batch import (
+    NO_DRAFT,
+    Batch,
+    Ints,
+    RowResult,
+    RowSampling,
+    StepPlan,
+    StepResult,
+)
+from interlock.core.errors import ContractError, RequestError
+from interlock.core.intake import Intake
+from interlock.core.kv_cache import KVCache
+from interlock.core.live import Live, PlannedRow
+from interlock.core.metrics import StepLedger
+from interlock.core.planner import DraftRules, Planner, Policies
+from interlock.core.request import (
+    FinishReason,
+    Request,
+    RequestId,
+    RequestOutput,
+    RequestRecord,
+    Status,
+)
+from interlock.core.scheduler import RequestView
+from interlock.core.token_sequence import TokenSequence
+
+
+class EngineCore:
+    """Requests in, step plans out, step results in, outputs out."""
+
+    def __init__(
+        self,
+        cache: KVCache,
+        policies: Policies,
+        drafts: DraftRules,
+        intake: Intake,
+        ledger: StepLedger,
+        seed_of: Callable[[int], int],
+    ) -> None:
+        self.cache = cache
+        self.ledger = ledger
+        self.planner = Planner(policies, cache, drafts)
+        self._drafts = drafts
+        self._intake = intake
+        self._seed_of = seed_of
+        self._live: dict[RequestId, Live] = {}
+        self._flights: deque[tuple[StepPlan, list[PlannedRow]]] = deque()
+        self._outputs: list[RequestOutput] = []
+        self._next_step = 0
+
+    # Requests -----------------------------------------------------------------------------------
+
+    def add(self, request: Request, request_id: RequestId) -> None:
+        """Take in a request whose time has come, under an id not used before.
+
+        A request that cannot be served gets a failed record (in the next outputs), its reason in
+        `error`; nothing else is disturbed.
+        """
+        seed = request.sampling.seed
+        if not isinstance(seed, int):
+            seed = self._seed_of(request.index)
+        record = RequestRecord(
+            index=request.index,
+            seed=seed,
+            num_prompt_tokens=request.num_prompt_tokens,
+            arrival_s=request.arrival_s,
+        )
+        try:
+            max_length = self._intake.check(request, self.cache)
+        except RequestError as error:
+            self._finalise(request_id, record, Status.FAILED, FinishReason.ERROR, None, str(error))
+            return
+        sequence = TokenSequence(request, self.cache.page_size, self._drafts.lookback_tokens)
+        view = RequestView(
+            id=request_id,
+            arrival_s=request.arrival_s,
+            priority=request.priority,
+            tenant=request.tenant,
+            prompt_tokens=sequence.num_prompt,
+            total_tokens=sequence.length,
+            pending=sequence.length,
+            admission=None,
+            pages=0,
+            preemptions=0,
+        )
+        live = Live(
+            id=request_id,
+            request=request,
+            record=record,
+            view=view,
+            sequence=sequence,
+            salt=self._intake.salt_of(request),
+            seed=seed,
+            stop_ids=self._intake.stop_ids(request),
+            max_length=max_length,
+        )
+        self._live[request_id] = live
+        self.planner.enqueue(live)
+
+    def abort(self, request_id: RequestId, now_s: float) -> None:
+        """End a request now: no token of it is given out any more. Unknown or ended ids: nothing.
+
+        Pages that a step in flight still writes are given back when that step completes.
+        """
+        live = self._live.get(request_id)
+        if live is not None and not live.ended:
+            self._end(live, Status.ABORTED, FinishReason.ABORT, now_s)
+
+    @property
+    def has_work(self) -> bool:
+        """True while some request waits, runs, or is in flight."""
+        return bool(self._live)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without pages, preempted ones included."""
+        return len(self.planner.waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold pages."""
+        return len(self.planner.running)
+
+    def take_outputs(self) -> list[RequestOutput]:
+        """What happened since the last call, in order."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    # Steps --------------------------------------------------------------------------------------
+
+    def plan(self, now_s: float) -> StepPlan | None:
+        """The next step, or None if there is nothing that could run now."""
+        rows = self.planner.plan(now_s)
+        if not rows:
+            return None
+        plan = StepPlan(
+            step_id=self._next_step,
+            batch=self._batch(rows),
+            sampling=tuple(self._sampling(row) for row in rows),
+            now_s=now_s,
+        )
+        self._next_step += 1
+        for row in rows:
+            row.live.in_flight = True
+        self._flights.append((plan, rows))
+        return plan
+
+    def indices(self, plan: StepPlan) -> list[int]:
+        """Workload indices of a plan's rows, for the record of decisions."""
+        return [self._live[request_id].request.index for request_id in plan.batch.request_ids]
+
+    def _batch(self, rows: Sequence[PlannedRow]) -> Batch:
+        tokens: list[Ints] = []
+        positions: list[Ints] = []
+        for row in rows:
+            end = row.start + row.tokens
+            tokens.append(row.live.sequence.slice(row.start, end))
+            positions.append(np.arange(row.start, end, dtype=np.int64))
+            if row.draft.tokens:
+                tokens.append(np.array(row.draft.tokens, dtype=np.int64))
+                positions.append(end - 1 + np.array(row.draft.depths(), dtype=np.int64))
+        lengths = [row.tokens + len(row.draft.tokens) for row in rows]
+        return Batch(
+            request_ids=tuple(row.live.id for row in rows),
+            tokens=np.concatenate(tokens),
+            positions=np.concatenate(positions),
+            row_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            starts=np.array([row.start for row in rows], dtype=np.int64),
+            logit_counts=np.array(
+                [1 + len(row.draft.tokens) if row.samples else 0 for row in rows], dtype=np.int64
+            ),
+            drafts=tuple(row.draft for row in rows),
+            slots=np.array([_slot(row.live) for row in rows], dtype=np.int64),
+            tables=self.cache.tables,
+            page_size=self.cache.page_size,
+        )
+
+    def _sampling(self, row: PlannedRow) -> RowSampling:
+        live = row.live
+        end = row.start + row.tokens
+        following = () if row.samples else (int(live.sequence.slice(end, end + 1)[0]),)
+        return RowSampling(
+            params=live.request.sampling,
+            seed=live.seed,
+            draft_limit=row.draft_limit,
+            next_tokens=following,
+            tokens_left=live.tokens_left,
+        )
+
+    def complete(self, result: StepResult, now_s: float) -> None:
+        """Commit a finished step: tokens out, rollback, pages indexed. Checks every invariant.
+
+        Raises:
+            ContractError: a component broke its contract; the message names it.
+        """
+        plan, rows = self._flights.popleft()
+        if result.step_id != plan.step_id or len(result.rows) != len(rows):
+            raise ContractError(
+                f"the executor answered step {result.step_id} with {len(result.rows)} rows; "
+                f"step {plan.step_id} has {len(rows)}"
+            )
+        held_pages = self.cache.pools[0].held
+        for row, row_result in zip(rows, result.rows, strict=True):
+            row.live.in_flight = False
+            self._commit_row(row, row_result, now_s)
+        self.cache.check()
+        self.ledger.end_step(
+            tokens_run=plan.batch.num_tokens,
+            rows=len(rows),
+            running=max(self.num_running, len(rows)),
+            waiting=self.num_waiting,
+            held_pages=held_pages,
+            total_pages=self.cache.pools[0].num_pages,
+            start_s=plan.now_s,
+            end_s=now_s,
+        )
+
+    def _commit_row(self, row: PlannedRow, result: RowResult, now_s: float) -> None:
+        live = row.live
+        is_pass = self._account(row)
+        if live.ended:  # aborted while in flight
+            self.planner.leave(live, now_s)
+            del self._live[live.id]
+            return
+        if result.error is not None:
+            self._end(live, Status.FAILED, FinishReason.ERROR, now_s, result.error)
+            return
+        emitted = self._emit(row, result, now_s) if row.samples else 0
+        accepted = min(len(result.kept_path), emitted)
+        if is_pass:
+            self._account_pass(row, accepted)
+        live.computed = row.start + row.tokens + accepted
+        live.high_water = max(live.high_water, live.computed)
+        live.draft = result.draft if row.draft_limit else NO_DRAFT
+        assert live.holding is not None
+        self.cache.index_computed(live.holding, live.computed, now_s)
+        reason = self._finish_reason(live) if row.samples else None
+        if reason is not None:
+            self._end(live, Status.FINISHED, reason, now_s)
+        else:
+            self.cache.truncate(live.holding, live.computed)
+
+    def _account(self, row: PlannedRow) -> bool:
+        """Book the row's tokens by kind; True for a decode or verify pass."""
+        live = row.live
+        again = max(0, min(row.start + row.tokens, live.high_water) - row.start)
+        fresh = row.tokens - again
+        is_pass = row.tokens == 1 and row.start >= live.sequence.num_prompt and fresh == 1
+        live.record.recomputed_tokens += again
+        self.ledger.ran(
+            prompt=0 if is_pass else fresh,
+            recomputed=again,
+            decode=int(is_pass),
+            drafted=len(row.draft.tokens),
+            context=row.start,
+        )
+        return is_pass
+
+    def _account_pass(self, row: PlannedRow, accepted: int) -> None:
+        drafted = len(row.draft.tokens)
+        record = row.live.record
+        record.target_passes += 1
+        if drafted:
+            self.ledger.verified(drafted, accepted)
+            record.draft_rounds += 1
+            record.drafted_tokens += drafted
+            record.accepted_tokens += accepted
+
+    def _emit(self, row: PlannedRow, result: RowResult, now_s: float) -> int:
+        """Give out a row's tokens up to the first that ends the request; returns how many."""
+        live = row.live
+        self._check_tokens(row, result)
+        tokens = list(result.tokens[: live.tokens_left])
+        for count, token in enumerate(tokens, start=1):
+            if token in live.stop_ids:
+                tokens = tokens[:count]
+                break
+        live.sequence.append(tokens)
+        record = live.record
+        record.output_token_ids.extend(tokens)
+        record.logprobs.extend(result.logprobs[: len(tokens)])
+        record.chunk_times_s.append(now_s)
+        record.chunk_sizes.append(len(tokens))
+        self._outputs.append(RequestOutput(live.id, record.index, tuple(tokens)))
+        return len(tokens)
+
+    def _check_tokens(self, row: PlannedRow, result: RowResult) -> None:
+        path, draft = result.kept_path, row.draft
+        parents = draft.parents or tuple(range(-1, len(draft.tokens) - 1))
+        expected = -1
+        sound = len(result.tokens) == len(path) + 1
+        for place, node in enumerate(path):
+            sound = sound and 0 <= node < len(draft.tokens) and parents[node] == expected
+            sound = sound and draft.tokens[node] == result.tokens[place]
+            expected = node
+        sound = sound and all(0 <= t < self._intake.vocab_size for t in result.tokens)
+        if not sound:
+            raise ContractError(
+                f"the verifier gave tokens {result.tokens} along {path} for the draft {draft}"
+            )
+
+    def _finish_reason(self, live: Live) -> FinishReason | None:
+        if live.sequence.last() in live.stop_ids:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if live.tokens_left <= 0 else None
+
+    # Ends ---------------------------------------------------------------------------------------
+
+    def _end(
+        self,
+        live: Live,
+        status: Status,
+        reason: FinishReason,
+        now_s: float,
+        error: str | None = None,
+    ) -> None:
+        self._finalise(live.id, live.record, status, reason, now_s, error)
+        if not live.in_flight:
+            self.planner.leave(live, now_s)
+            del self._live[live.id]
+
+    def _finalise(
+        self, request_id: RequestId, record: RequestRecord, status: Status, reason: FinishReason,
+        now_s: float | None, error: str | None,
+    ) -> None:  # fmt: skip
+        record.status, record.finish_reason, record.error = status, reason, error
+        record.finished_s = record.arrival_s if now_s is None else now_s
+        self._outputs.append(RequestOutput(request_id, record.index, (), replace(record)))
+
+
+def _slot(live: Live) -> int:
+    assert live.holding is not None
+    return live.holding.slot

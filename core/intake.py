@@ -1,0 +1,75 @@
+"""What is checked when a request is submitted; one capacity rule shared with the scheduler."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from interlock.core.kv_cache import KVCache
+from interlock.core.request import Request, refuse
+
+RequestFeature = str
+"""A request feature that a composition may lack, with the reason: {"logprobs": "executor=..."}."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """The limits of this engine for requests."""
+
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    salt: bytes
+    share_tenants: bool
+    unsupported: Mapping[RequestFeature, str]
+
+    def check(self, request: Request, cache: KVCache) -> int:
+        """The most tokens (prompt and output) the request may reach.
+
+        Raises:
+            RequestError: what is wrong, with the value and what is allowed.
+        """
+        prompt = request.num_prompt_tokens
+        if prompt == 0:
+            raise refuse(request, "the prompt is empty; at least one token is needed")
+        problems = request.sampling.problems(self.vocab_size)
+        if problems:
+            raise refuse(request, "; ".join(problems))
+        wrong = [t for t in request.prompt_token_ids if not 0 <= t < self.vocab_size]
+        if wrong:
+            raise refuse(
+                request, f"token id {wrong[0]} is outside the vocabulary 0 .. {self.vocab_size - 1}"
+            )
+        if prompt >= self.max_model_len:
+            raise refuse(
+                request,
+                f"the prompt has {prompt} tokens; with room for one more the model takes "
+                f"{self.max_model_len - 1} (max_model_len {self.max_model_len})",
+            )
+        for feature, reason in self.unsupported.items():
+            if _uses(request, feature):
+                raise refuse(request, f"{feature} cannot be served: {reason}")
+        length = min(prompt + request.sampling.max_tokens, self.max_model_len)
+        shortage = cache.shortage(length - 1)
+        if shortage:
+            raise refuse(request, f"prompt {prompt} + max_tokens {length - prompt}: {shortage}")
+        return length
+
+    def salt_of(self, request: Request) -> bytes:
+        """What keeps this request's pages apart from other models' and tenants' pages."""
+        tenant = "" if self.share_tenants else request.tenant
+        return hashlib.blake2b(self.salt + b"\0tenant:" + tenant.encode(), digest_size=16).digest()
+
+    def stop_ids(self, request: Request) -> frozenset[int]:
+        """Ids that end the request: its own, and the model's unless ignore_eos."""
+        own = frozenset(request.sampling.stop_token_ids)
+        return own if request.sampling.ignore_eos else own | frozenset(self.eos_token_ids)
+
+
+def _uses(request: Request, feature: RequestFeature) -> bool:
+    sampling = request.sampling
+    used = {
+        "logprobs": sampling.logprobs is not None,
+        "token ids": bool(request.prompt_token_ids),
+        "a prompt of block ids": request.hashed_prompt is not None,
+    }
+    return used[feature]

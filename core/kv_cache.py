@@ -1,0 +1,394 @@
+"""The cache as requests see it: page tables, prefix hits, growth, rollback, eviction.
+
+Owns what must never be wrong: which pages a request may write, that only computed and committed
+pages become visible, that pinned pages stay. Allocator, index and eviction policy only decide.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from interlock.core.allocator import KVAllocator
+from interlock.core.batch import PageId, Pages
+from interlock.core.cache_spec import CacheLayout, Window
+from interlock.core.errors import ContractError
+from interlock.core.eviction import EvictionPolicy
+from interlock.core.page_pool import PagePool
+from interlock.core.prefix_index import PrefixIndex, PrefixKey, Run
+from interlock.core.request import RequestId
+from interlock.core.token_sequence import TokenSequence
+from interlock.core.window_pages import WindowPages
+
+NO_PAGES: Pages = np.empty(0, dtype=np.int32)
+
+
+class Match(NamedTuple):
+    """A usable prefix: indexed pages of table 0 and how many tokens they hold."""
+
+    pages: Pages
+    tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One request's pages.
+
+    `counts[t]` places of row `slot` in table t are set; in a window table those below
+    `first_live[t]` were freed. The first `indexed` pages of table 0 are in the index.
+    """
+
+    id: RequestId
+    slot: int
+    salt: bytes
+    sequence: TokenSequence
+    priority: int
+    counts: list[int]
+    first_live: list[int]
+    indexed: int = 0
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """What the cache did, for the activity report."""
+
+    lookups: int = 0
+    hits: int = 0
+    inserted_pages: int = 0
+    evicted_pages: int = 0
+    shared_duplicates: int = 0
+    pages_taken: int = 0
+
+
+class KVCache:
+    """Pages of all tables, the prefix index and the eviction policy, behind request-level calls."""
+
+    def __init__(
+        self,
+        layout: CacheLayout,
+        allocators: Sequence[KVAllocator],
+        index: PrefixIndex,
+        policy: EvictionPolicy,
+        page_size: int,
+        max_requests: int,
+        max_tokens: int,
+        max_step_tokens: int,
+    ) -> None:
+        self.layout = layout
+        self.page_size = page_size
+        self.index = index
+        self.policy = policy
+        self.pools = [PagePool(allocator) for allocator in allocators]
+        self.counters = CacheCounters()
+        self._max_step_tokens = max_step_tokens
+        self._candidates: set[int] = set()
+        columns = -(-max_tokens // page_size)
+        self.tables = tuple(
+            np.zeros((max_requests, columns), dtype=np.int32) for _ in layout.lifetimes
+        )
+        self._slots = list(range(max_requests - 1, -1, -1))
+        self.windows = {
+            table: WindowPages(
+                lifetime.tokens, page_size, self.pools[table], self.pools[0].num_pages
+            )
+            for table, lifetime in enumerate(layout.lifetimes)
+            if isinstance(lifetime, Window)
+        }
+
+    # Capacity -----------------------------------------------------------------------------------
+
+    def pages_for(self, table: int, tokens: int) -> int:
+        """Most pages of a table that a request of this many entries ever holds at once."""
+        pages = -(-tokens // self.page_size)
+        if table in self.windows:
+            return min(pages, self.windows[table].most_pages(self._max_step_tokens))
+        return pages
+
+    def shortage(self, tokens: int) -> str | None:
+        """Why a request of this many entries can never fit, or None. The rule of intake."""
+        for table, pool in enumerate(self.pools):
+            needed = self.pages_for(table, tokens)
+            if needed > pool.num_pages:
+                return (
+                    f"needs {needed} pages of {self.page_size} tokens for {tokens} cached tokens, "
+                    f"but the pool has {pool.num_pages} (cache.num_pages)"
+                )
+        return None
+
+    def available(self, table: int = 0) -> int:
+        """Pages that could be had now, evicting every cached one."""
+        pool = self.pools[table]
+        return pool.allocator.free_pages() + pool.cached
+
+    # Prefix hits --------------------------------------------------------------------------------
+
+    def match(self, salt: bytes, sequence: TokenSequence) -> Match:
+        """The longest prefix usable by every table; leaves at least one token to compute."""
+        usable = sequence.full_pages(sequence.length - 1)
+        self.counters.lookups += 1
+        if usable == 0 or not self.index.retains:
+            return Match(NO_PAGES, 0)
+        pages = self.index.match(PrefixKey(salt, sequence.units(0, usable)))
+        if len(pages) > usable:
+            raise ContractError(
+                f"{type(self.index).__name__}.match returned {len(pages)} pages for {usable} rows"
+            )
+        count = len(pages)
+        while count:
+            shorter = min(
+                [w.usable_prefix(pages[:count]) for w in self.windows.values()] or [count]
+            )
+            if shorter == count:
+                break
+            count = shorter
+        return Match(pages[:count], count * self.page_size)
+
+    # Life of a holding --------------------------------------------------------------------------
+
+    def open(
+        self, id: RequestId, salt: bytes, sequence: TokenSequence, priority: int, max_tokens: int,
+        match: Match, now_s: float,
+    ) -> Holding | None:  # fmt: skip
+        """Start a request on a matched prefix, pinning it; None if an allocator says not now."""
+        if not self._slots:
+            return None
+        opened: list[PagePool] = []
+        for table, pool in enumerate(self.pools):
+            if not pool.allocator.open(
+                id, self.pages_for(table, max_tokens) - len(match.pages) * (table == 0)
+            ):
+                for done in opened:
+                    done.allocator.close(id)
+                return None
+            opened.append(pool)
+        tables = len(self.pools)
+        holding = Holding(
+            id, self._slots.pop(), salt, sequence, priority, [0] * tables, [0] * tables
+        )
+        if len(match.pages):
+            self._pin_prefix(holding, match.pages, now_s)
+        return holding
+
+    def _pin_prefix(self, holding: Holding, pages: Pages, now_s: float) -> None:
+        count = len(pages)
+        self.counters.hits += 1
+        last = PageId(int(pages[-1]))
+        self.index.isolate(last)
+        self.pools[0].add_refs(pages)
+        self.tables[0][holding.slot, :count] = pages
+        holding.counts[0] = holding.indexed = count
+        for table, window in self.windows.items():
+            first, companions = window.companions(pages)
+            self.pools[table].add_refs(companions)
+            self.tables[table][holding.slot, first:count] = companions
+            holding.counts[table], holding.first_live[table] = count, first
+        run = self._run_of(last)
+        self._refresh_candidate(run)
+        node: Run | None = run
+        while node is not None:
+            node.last_used_s = now_s
+            node.uses += 1
+            self.policy.used(node)
+            node = node.parent
+
+    def grow(self, holding: Holding, computed: int, entries: int) -> bool:
+        """Own pages for entries 0 .. entries - 1; False (nothing changed) if they cannot be had.
+
+        `computed` is the request's committed length: windows free what no later query can see.
+        """
+        for table, window in self.windows.items():
+            self._slide(holding, table, window.first_visible_page(computed))
+        needed = -(-entries // self.page_size)
+        taken: list[tuple[int, Pages]] = []
+        for table, pool in enumerate(self.pools):
+            missing = needed - holding.counts[table]
+            if missing <= 0:
+                continue
+            pages = self._take(table, pool, holding.id, missing)
+            if pages is None:
+                for other, given in taken:
+                    self._shrink(holding, other, holding.counts[other] - len(given))
+                return False
+            start = holding.counts[table]
+            self.tables[table][holding.slot, start : start + missing] = pages
+            holding.counts[table] = start + missing
+            taken.append((table, pages))
+        return True
+
+    def _take(self, table: int, pool: PagePool, owner: RequestId, count: int) -> Pages | None:
+        pages = pool.take(owner, count)
+        if pages is None:
+            missing = count - pool.allocator.free_pages()
+            if table in self.windows:
+                self.windows[table].release_oldest(missing)
+            else:
+                self._evict(missing)
+            pages = pool.take(owner, count)
+        if pages is not None:
+            self.counters.pages_taken += count
+        return pages
+
+    def truncate(self, holding: Holding, entries: int) -> None:
+        """Give back pages beyond the first `entries` entries (never indexed ones).
+
+        An allocator that reserves keeps them for the request: nobody else could use them.
+        """
+        pages = -(-entries // self.page_size)
+        assert pages >= holding.indexed, "rollback into indexed pages"
+        for table in range(len(self.pools)):
+            reserves = self.pools[table].allocator.reserves
+            if holding.counts[table] > pages and not reserves:
+                self._shrink(holding, table, pages)
+
+    def _shrink(self, holding: Holding, table: int, pages: int) -> None:
+        dropped = self.tables[table][holding.slot, pages : holding.counts[table]].copy()
+        holding.counts[table] = pages
+        self.pools[table].drop_refs(dropped)
+
+    def _slide(self, holding: Holding, table: int, first_visible: int) -> None:
+        first = holding.first_live[table]
+        end = min(first_visible, holding.counts[table])
+        if end > first:
+            pages = self.tables[table][holding.slot, first:end].copy()
+            holding.first_live[table] = end
+            self._release_window(table, pages)
+
+    def _release_window(self, table: int, pages: Pages) -> None:
+        self.pools[table].drop_refs(pages)
+        self.windows[table].released(pages)
+
+    def close(self, holding: Holding, now_s: float) -> None:
+        """End a request: unpin or free everything it held. Its prefix counts as used until now."""
+        for table, pool in enumerate(self.pools):
+            first, end = holding.first_live[table], holding.counts[table]
+            pages = self.tables[table][holding.slot, first:end].copy()
+            pool.drop_refs(pages)
+            pool.allocator.close(holding.id)
+            if table in self.windows:
+                self.windows[table].released(pages)
+        if holding.indexed:
+            last = PageId(int(self.tables[0][holding.slot, holding.indexed - 1]))
+            run = self._run_of(last)
+            node: Run | None = run
+            while node is not None:
+                node.last_used_s = now_s
+                node = node.parent
+            self._refresh_candidate(run)
+        self._slots.append(holding.slot)
+
+    # Index and eviction -------------------------------------------------------------------------
+
+    def index_computed(self, holding: Holding, computed: int, now_s: float) -> None:
+        """Make the request's full pages of `computed` committed entries visible to others."""
+        if not self.index.retains:
+            return
+        first, end = holding.indexed, holding.sequence.full_pages(computed)
+        if end <= first:
+            return
+        row = self.tables[0][holding.slot]
+        own = row[first:end].copy()
+        after = PageId(int(row[first - 1])) if first else None
+        key = PrefixKey(holding.salt, holding.sequence.units(first, end))
+        inserted = self.index.insert(key, after, own)
+        known = len(own) - inserted.kept
+        if known:
+            self.pools[0].add_refs(inserted.pages[:known])
+            row[first : first + known] = inserted.pages[:known]
+            self.pools[0].drop_refs(own[:known])
+            self.counters.shared_duplicates += known
+            shared = PageId(int(inserted.pages[known - 1]))
+            self.index.isolate(shared)
+            self._refresh_candidate(self._run_of(shared))
+        if inserted.kept:
+            self.pools[0].keep(own[known:])
+            self.counters.inserted_pages += inserted.kept
+            self._stamp_runs(own[known:], holding.priority, now_s)
+        for table, window in self.windows.items():
+            window.adopt(
+                inserted.pages,
+                self.tables[table][holding.slot, first:end],
+                first,
+                holding.first_live[table],
+            )
+        holding.indexed = end
+
+    def _stamp_runs(self, pages: Pages, priority: int, now_s: float) -> None:
+        remaining = len(pages)
+        while remaining > 0:
+            run = self._run_of(PageId(int(pages[remaining - 1])))
+            if run.uses == 0:
+                run.created_s = now_s
+                run.uses = 1
+            run.last_used_s = now_s
+            run.priority = max(run.priority, priority)
+            remaining -= len(run.pages)
+
+    def _evict(self, count: int) -> None:
+        """Evict up to `count` cached pages of table 0, tails of the policy's choices first."""
+        pool = self.pools[0]
+        while count > 0:
+            run = self.policy.choose()
+            if run is None:
+                return
+            if id(run) not in self._candidates:
+                raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
+            self._candidates.discard(id(run))
+            idle = 0
+            while idle < min(count, len(run.pages)) and pool.refs[run.pages[-1 - idle]] == 0:
+                idle += 1
+            parent = run.parent
+            pages = self.index.drop_tail(run, idle)
+            pool.forget(pages)
+            for window in self.windows.values():
+                window.anchors_gone(pages)
+            count -= idle
+            self.counters.evicted_pages += idle
+            if len(run.pages):
+                self._refresh_candidate(run)
+            else:
+                self.policy.forgotten(run)
+                if parent is not None:
+                    self._refresh_candidate(parent)
+
+    def _refresh_candidate(self, run: Run) -> None:
+        """Tell the policy if the run became or ceased to be an unpinned leaf."""
+        idle = run.children == 0 and self.pools[0].refs[run.pages[-1]] == 0
+        if idle == (id(run) in self._candidates):
+            return
+        if idle:
+            self._candidates.add(id(run))
+            self.policy.add(run)
+        else:
+            self._candidates.discard(id(run))
+            self.policy.discard(run)
+
+    def _run_of(self, page: PageId) -> Run:
+        run = self.index.run_of(page)
+        if run is None:
+            raise ContractError(f"{type(self.index).__name__} lost page {page}, which is in use")
+        return run
+
+    # Checks -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The pool equation of every table, O(1)."""
+        for pool in self.pools:
+            pool.check()
+
+    def check_integrity(self, holdings: Sequence[Holding]) -> None:
+        """Recompute ownership from the holdings and the index. For tests."""
+        for table, pool in enumerate(self.pools):
+            pool.check_integrity()
+            refs = np.zeros(pool.num_pages, dtype=np.int32)
+            for holding in holdings:
+                first, end = holding.first_live[table], holding.counts[table]
+                np.add.at(refs, self.tables[table][holding.slot, first:end], 1)
+            assert bool((refs == pool.refs).all()), f"references of table {table} are stale"
+        self.index.check_integrity()
+        indexed = {page for run in self.index.runs() for page in run.pages}
+        assert indexed == set(np.flatnonzero(self.pools[0].kept).tolist()), "kept pages are stale"
+        for run in self.index.runs():
+            idle = run.children == 0 and self.pools[0].refs[run.pages[-1]] == 0
+            assert idle == (id(run) in self._candidates), "eviction candidates are stale"
+        assert self.policy.num_candidates() == len(self._candidates)

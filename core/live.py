@@ -1,0 +1,69 @@
+"""A request inside the engine, and one row of a planned step."""
+
+from dataclasses import dataclass
+
+from interlock.core.batch import NO_DRAFT, Draft
+from interlock.core.kv_cache import Holding
+from interlock.core.request import Request, RequestId, RequestRecord, Status
+from interlock.core.scheduler import RequestView
+from interlock.core.token_sequence import TokenSequence
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """State of one request from intake to its end.
+
+    `computed` entries have committed cache rows; `high_water` is the most it ever had (what is
+    computed again below it was lost to preemption). `max_length` is prompt + output at most.
+    """
+
+    id: RequestId
+    request: Request
+    record: RequestRecord
+    view: RequestView
+    sequence: TokenSequence
+    salt: bytes
+    seed: int
+    stop_ids: frozenset[int]
+    max_length: int
+    holding: Holding | None = None
+    computed: int = 0
+    high_water: int = 0
+    draft: Draft = NO_DRAFT
+    in_flight: bool = False
+
+    @property
+    def tokens_left(self) -> int:
+        """Output tokens it may still emit."""
+        return self.max_length - self.sequence.length
+
+    @property
+    def ended(self) -> bool:
+        """True once its record is final."""
+        return self.record.status in _FINAL
+
+    def refresh_view(self) -> None:
+        """Bring the policies' view up to date."""
+        view = self.view
+        view.total_tokens = self.sequence.length
+        view.pending = self.sequence.length - self.computed
+        view.pages = self.holding.counts[0] if self.holding else 0
+
+
+_FINAL = frozenset({Status.FINISHED, Status.ABORTED, Status.FAILED})
+
+
+@dataclass(slots=True, eq=False)
+class PlannedRow:
+    """`tokens` pending tokens of a request from `start`, then its draft's tokens."""
+
+    live: Live
+    start: int
+    tokens: int
+    draft: Draft
+    draft_limit: int
+
+    @property
+    def samples(self) -> bool:
+        """True when the row reaches the newest token, so that the next one can be drawn."""
+        return self.start + self.tokens == self.live.sequence.length

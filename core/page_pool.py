@@ -1,0 +1,96 @@
+"""Ownership of one table's pages: reference counts, and the equation that must always hold.
+
+A page is free (the allocator's), held (referenced by a request, or reserved for one), cached (kept
+by the prefix index and referenced by nobody) or in transit (being moved by a tier).
+"""
+
+import numpy as np
+
+from interlock.core.allocator import KVAllocator
+from interlock.core.batch import Pages
+from interlock.core.errors import ContractError
+from interlock.core.request import RequestId
+
+
+class PagePool:
+    """Reference counts over an allocator. O(pages given) per call, vectorised."""
+
+    def __init__(self, allocator: KVAllocator) -> None:
+        self.allocator = allocator
+        self.num_pages = allocator.num_pages
+        self.refs = np.zeros(self.num_pages, dtype=np.int32)
+        self.kept = np.zeros(self.num_pages, dtype=np.bool_)
+        self.referenced = 0
+        self.cached = 0
+        self.in_transit = 0
+
+    @property
+    def held(self) -> int:
+        """Pages that requests reference or have reserved."""
+        return self.referenced + self.allocator.reserved_pages()
+
+    def take(self, owner: RequestId, count: int) -> Pages | None:
+        """New pages with one reference each; None if the allocator is short."""
+        pages = self.allocator.take(owner, count)
+        if pages is None:
+            return None
+        if len(pages) != count or bool((self.refs[pages] != 0).any() | self.kept[pages].any()):
+            raise ContractError(
+                f"{type(self.allocator).__name__}.take({count}) returned {pages.tolist()}, "
+                "which are not as many or not free"
+            )
+        self.refs[pages] = 1
+        self.referenced += count
+        return pages
+
+    def add_refs(self, pages: Pages) -> None:
+        """One more reference to each of these kept pages (no page twice)."""
+        fresh = int(np.count_nonzero(self.refs[pages] == 0))
+        self.refs[pages] += 1
+        self.referenced += fresh
+        self.cached -= fresh
+
+    def drop_refs(self, pages: Pages) -> None:
+        """One reference less to each (no page twice); pages nobody needs go to the allocator."""
+        self.refs[pages] -= 1
+        idle = pages[self.refs[pages] == 0]
+        kept = self.kept[idle]
+        self.referenced -= len(idle)
+        self.cached += int(np.count_nonzero(kept))
+        freed = idle[~kept]
+        if len(freed):
+            self.allocator.give_back(freed)
+
+    def keep(self, pages: Pages) -> None:
+        """The index now holds these referenced pages."""
+        self.kept[pages] = True
+
+    def forget(self, pages: Pages) -> None:
+        """The index let go of these kept pages; those without a reference are free again."""
+        self.kept[pages] = False
+        idle = pages[self.refs[pages] == 0]
+        self.cached -= len(idle)
+        if len(idle):
+            self.allocator.give_back(idle)
+
+    def check(self) -> None:
+        """The pool equation. O(1); called after every step.
+
+        Raises:
+            ContractError: pages were lost or gained; names the allocator and the terms.
+        """
+        free = self.allocator.free_pages()
+        if free + self.cached + self.held + self.in_transit != self.num_pages:
+            raise ContractError(
+                f"{type(self.allocator).__name__}: free {free} + cached {self.cached} + held "
+                f"{self.held} + in transit {self.in_transit} != total {self.num_pages} pages"
+            )
+
+    def check_integrity(self) -> None:
+        """Recompute every counter from scratch. For tests."""
+        self.check()
+        assert bool((self.refs >= 0).all()), "a negative reference count"
+        assert self.referenced == np.count_nonzero(self.refs), "referenced is stale"
+        assert self.cached == np.count_nonzero(self.kept & (self.refs == 0)), "cached is stale"
+        taken = np.flatnonzero((self.refs > 0) | self.kept).astype(np.int32)
+        self.allocator.check_integrity(taken)

@@ -1,0 +1,322 @@
+"""Plans a step: who runs, how many tokens, whose pages go. Policies decide, this keeps the rules.
+
+Rules: a step never exceeds its budget; a request already in a step in flight is left alone; the
+oldest admitted request is never a victim, so whoever was admitted can finish.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from interlock.core.batch import NO_DRAFT, Draft
+from interlock.core.drafter import TokenDrafter
+from interlock.core.errors import ContractError
+from interlock.core.kv_cache import KVCache, Match
+from interlock.core.live import Live, PlannedRow
+from interlock.core.request import RequestId, Status
+from interlock.core.scheduler import (
+    AdmissionPolicy,
+    ChunkingPolicy,
+    Load,
+    OrderPolicy,
+    Share,
+    VictimPolicy,
+)
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The four scheduler policies and their limits."""
+
+    order: OrderPolicy
+    admission: AdmissionPolicy
+    chunking: ChunkingPolicy
+    victim: VictimPolicy
+    budget_tokens: int
+    max_requests: int
+
+
+@dataclass(frozen=True)
+class DraftRules:
+    """What planning needs to know of the drafter, by ability rather than by name."""
+
+    num_drafts: int = 0
+    lookback_tokens: int = 0
+    own_rows: bool = False
+    """The drafter writes cache rows ahead of the committed ones."""
+    host: TokenDrafter | None = None
+    """A drafter that proposes from token ids when a step is planned."""
+    max_positions: int | None = None
+
+
+@dataclass(slots=True)
+class PlannerCounters:
+    """What the policies did, for the activity report."""
+
+    admissions: int = 0
+    refused_admissions: int = 0
+    preemptions: int = 0
+    chunks: int = 0
+
+
+class Planner:
+    """The waiting and running requests, and the choice of each step's rows."""
+
+    def __init__(self, policies: Policies, cache: KVCache, drafts: DraftRules) -> None:
+        self.policies = policies
+        self._cache = cache
+        self._drafts = drafts
+        self.waiting: list[Live] = []
+        self.running: dict[RequestId, Live] = {}
+        self.counters = PlannerCounters()
+        self._keys: dict[RequestId, tuple[Any, RequestId]] = {}
+        self._admissions = 0
+
+    def enqueue(self, live: Live) -> None:
+        """Add a new or preempted request to the waiting line."""
+        self._keys[live.id] = (self.policies.order.key(live.view), live.id)
+        insort(self.waiting, live, key=lambda other: self._keys[other.id])
+
+    def leave(self, live: Live, now_s: float) -> None:
+        """Remove an ended request and give its pages back."""
+        if live.holding is not None:
+            self._cache.close(live.holding, now_s)
+            live.holding = None
+            del self.running[live.id]
+        elif live in self.waiting:
+            self.waiting.remove(live)
+        self._keys.pop(live.id, None)
+
+    def plan(self, now_s: float) -> list[PlannedRow]:
+        """Rows of the next step, possibly none."""
+        ready = [live for live in self.running.values() if not live.in_flight]
+        ready.sort(key=lambda live: self._keys[live.id])
+        for live in ready:
+            live.refresh_view()
+        decodes = [live for live in ready if live.view.decoding]
+        budget = self.policies.budget_tokens
+        drafts = self._propose(decodes, budget)
+        budget -= sum(len(draft.tokens) for draft in drafts.values())
+        matches = self._look_up_waiting(budget)
+        prefills = [live for live in ready if not live.view.decoding]
+        candidates = {live.id: live for live in [*ready, *self.waiting[: len(matches)]]}
+        shares = self.policies.chunking.divide(
+            [live.view for live in decodes],
+            [live.view for live in [*prefills, *self.waiting[: len(matches)]]],
+            budget,
+        )
+        self._check_shares(shares, candidates, budget)
+        step = _Step(self, now_s, drafts, matches)
+        for share in shares:
+            step.place(candidates[share.id], share.tokens)
+        return step.rows
+
+    def _look_up_waiting(self, budget_tokens: int) -> dict[RequestId, Match]:
+        """Prefix matches of the first waiting requests, as many as the budget could start."""
+        matches: dict[RequestId, Match] = {}
+        room = self.policies.max_requests - len(self.running)
+        for live in self.waiting[: max(0, room)]:
+            if budget_tokens <= 0:
+                break
+            match = self._cache.match(live.salt, live.sequence)
+            matches[live.id] = match
+            live.refresh_view()
+            live.view.pending = live.sequence.length - match.tokens
+            budget_tokens -= live.view.pending
+        return matches
+
+    def _propose(self, decodes: Sequence[Live], budget: int) -> dict[RequestId, Draft]:
+        """Drafts for the decoding requests, within the budget left by one token each."""
+        drafts: dict[RequestId, Draft] = {}
+        if self._drafts.num_drafts == 0:
+            return drafts
+        room = budget - len(decodes)
+        for live in decodes:
+            limit = min(self.draft_limit(live, live.tokens_left), room)
+            if limit <= 0:
+                continue
+            draft = live.draft
+            if self._drafts.host is not None:
+                tokens = live.sequence.slice(0, live.sequence.length)
+                draft = self._drafts.host.propose(tokens, limit)
+            draft = shorten(draft, limit)
+            if draft.tokens:
+                drafts[live.id] = draft
+                room -= len(draft.tokens)
+        return drafts
+
+    def draft_limit(self, live: Live, tokens_left: int) -> int:
+        """Candidates worth verifying when `tokens_left` tokens may still be emitted."""
+        limit = min(self._drafts.num_drafts, tokens_left - 1)
+        if self._drafts.max_positions is not None:
+            limit = min(limit, self._drafts.max_positions - live.sequence.length)
+        return max(0, limit)
+
+    def _check_shares(
+        self, shares: Sequence[Share], candidates: dict[RequestId, Live], budget: int
+    ) -> None:
+        name = type(self.policies.chunking).__name__
+        total = sum(share.tokens for share in shares)
+        known = all(
+            share.id in candidates and 1 <= share.tokens <= candidates[share.id].view.pending
+            for share in shares
+        )
+        if not known or len({share.id for share in shares}) != len(shares):
+            raise ContractError(f"{name}.divide returned shares outside what is pending: {shares}")
+        if total > max(budget, 1) or (candidates and not shares):
+            raise ContractError(
+                f"{name}.divide gave {total} tokens of a budget of {budget} "
+                f"to {len(shares)} of {len(candidates)} requests"
+            )
+
+    def load(self, now_s: float, live: Live, match: Match) -> Load:
+        """The engine's state as the admission policy sees it."""
+        cache = self._cache
+        free = min(cache.available(table) for table in range(len(cache.pools)))
+        idle_hits = int((cache.pools[0].refs[match.pages] == 0).sum())
+        needed = cache.pages_for(0, live.sequence.length) - len(match.pages)
+        total = min(pool.num_pages for pool in cache.pools)
+        return Load(now_s, len(self.running), free - idle_hits, total, needed)
+
+    def admit(self, live: Live, match: Match, tokens: int, now_s: float) -> bool:
+        """Move the first waiting request to running if the policy and the pool agree."""
+        if not self.policies.admission.admit(live.view, self.load(now_s, live, match)):
+            self.counters.refused_admissions += 1
+            return False
+        holding = self._cache.open(
+            live.id, live.salt, live.sequence, live.request.priority, live.max_length - 1, match,
+            now_s,
+        )  # fmt: skip
+        if holding is None:
+            return False
+        if not self._cache.grow(holding, match.tokens, match.tokens + tokens):
+            self._cache.close(holding, now_s)
+            return False
+        live.holding, live.computed = holding, match.tokens
+        self.waiting.remove(live)
+        self.running[live.id] = live
+        if live.view.admission is None:
+            live.view.admission = self._admissions
+            self._admissions += 1
+            live.record.admitted_s = now_s
+            live.record.cached_tokens = match.tokens
+        live.record.status = Status.RUNNING
+        self.counters.admissions += 1
+        return True
+
+    def preempt_for(self, needy: Live, now_s: float) -> Live | None:
+        """Choose a victim for `needy` and take its pages; None if there is nobody to choose."""
+        oldest = min(self.running.values(), key=_age)
+        candidates = [v for v in self.running.values() if v is not oldest and not v.in_flight]
+        if not candidates:
+            return None
+        for live in candidates:
+            live.refresh_view()
+        chosen = self.policies.victim.choose([live.view for live in candidates])
+        victim = self.running.get(chosen)
+        if victim not in candidates:
+            raise ContractError(
+                f"{type(self.policies.victim).__name__} chose {chosen}, no candidate"
+            )
+        assert victim.holding is not None
+        self._cache.close(victim.holding, now_s)
+        victim.holding, victim.computed, victim.draft = None, 0, NO_DRAFT
+        del self.running[victim.id]
+        victim.record.status = Status.PREEMPTED
+        victim.record.preemptions += 1
+        victim.view.preemptions += 1
+        victim.refresh_view()
+        self.counters.preemptions += 1
+        self.enqueue(victim)
+        return victim
+
+
+class _Step:
+    """A step under construction."""
+
+    def __init__(
+        self, planner: Planner, now_s: float, drafts: dict[RequestId, Draft],
+        matches: dict[RequestId, Match],
+    ) -> None:  # fmt: skip
+        self.rows: list[PlannedRow] = []
+        self._planner = planner
+        self._cache = planner._cache
+        self._rules = planner._drafts
+        self._now_s = now_s
+        self._drafts = drafts
+        self._matches = matches
+        self._admitting = True
+
+    def place(self, live: Live, tokens: int) -> None:
+        """Give a request its share if it can have the pages; preempts less important requests."""
+        match = self._matches.get(live.id)
+        if match is not None:
+            self._admitting = self._admitting and self._planner.admit(
+                live, match, tokens, self._now_s
+            )
+            if not self._admitting:
+                return
+        if live.holding is None:
+            return  # preempted earlier in this step
+        row = PlannedRow(live, live.computed, tokens, self._drafts.get(live.id, NO_DRAFT), 0)
+        if not self._grow(row):
+            return
+        row.draft_limit = self._lookahead(row)
+        if row.start + row.tokens < live.sequence.length:
+            self._planner.counters.chunks += 1
+        self.rows.append(row)
+
+    def _grow(self, row: PlannedRow) -> bool:
+        """Pages for the row's tokens: without its draft if need be, then at others' expense."""
+        live = row.live
+        assert live.holding is not None
+        end = row.start + row.tokens
+        if self._cache.grow(live.holding, live.computed, end + len(row.draft.tokens)):
+            return True
+        row.draft = NO_DRAFT
+        while not self._cache.grow(live.holding, live.computed, end):
+            self._admitting = False
+            victim = self._planner.preempt_for(live, self._now_s)
+            if victim is None:
+                self._check_progress(live, end)
+                return False
+            self.rows = [placed for placed in self.rows if placed.live is not victim]
+            if victim is live:
+                return False
+        return True
+
+    def _check_progress(self, live: Live, entries: int) -> None:
+        if not any(other.in_flight for other in self._planner.running.values()) and not self.rows:
+            names = ", ".join(type(pool.allocator).__name__ for pool in self._cache.pools)
+            raise ContractError(
+                f"{names} cannot give request {live.request.index} pages for {entries} entries "
+                "although nobody else runs"
+            )
+
+    def _lookahead(self, row: PlannedRow) -> int:
+        """How many candidates to propose after this step, with pages for their draft rows."""
+        live, rules = row.live, self._rules
+        if rules.num_drafts == 0 or rules.host is not None or not row.samples:
+            return 0
+        limit = self._planner.draft_limit(live, live.tokens_left - 1)
+        if limit and rules.own_rows:
+            assert live.holding is not None
+            entries = row.start + row.tokens + len(row.draft.tokens) + limit - 1
+            entries = min(entries, live.max_length - 1)
+            if not self._cache.grow(live.holding, live.computed, entries):
+                return 0
+        return limit
+
+
+def shorten(draft: Draft, limit: int) -> Draft:
+    """The first `limit` candidates; parents precede children, so any prefix is a draft."""
+    if len(draft.tokens) <= limit:
+        return draft
+    parents = None if draft.parents is None else draft.parents[:limit]
+    return Draft(draft.tokens[:limit], parents)
+
+
+def _age(live: Live) -> int:
+    assert live.view.admission is not None
+    return live.view.admission

@@ -1,0 +1,81 @@
+"""A request's tokens so far, and the key rows by which the prefix index knows its pages."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from interlock.core.batch import Ints
+from interlock.core.prefix_index import Units
+from interlock.core.request import Request
+
+
+class TokenSequence:
+    """Prompt and output tokens in one growing array, addressed by entry (position) number."""
+
+    def __init__(self, request: Request, page_size: int, lookback_tokens: int) -> None:
+        self.num_prompt = request.num_prompt_tokens
+        self.length = self.num_prompt
+        self._page_size = page_size
+        self._lookback = lookback_tokens
+        self._tokens = np.zeros(self.num_prompt + 64, dtype=np.int64)
+        self._hashed = request.hashed_prompt
+        if self._hashed is None:
+            self._tokens[: self.num_prompt] = request.prompt_token_ids
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add output tokens. Amortised O(len(tokens))."""
+        end = self.length + len(tokens)
+        if end > len(self._tokens):
+            grown = np.zeros(max(end, 2 * len(self._tokens)), dtype=np.int64)
+            grown[: self.length] = self._tokens[: self.length]
+            self._tokens = grown
+        self._tokens[self.length : end] = tokens
+        self.length = end
+
+    def slice(self, start: int, end: int) -> Ints:
+        """Tokens of entries start .. end - 1 (zeros inside a hashed prompt)."""
+        return self._tokens[start:end]
+
+    def last(self) -> int:
+        """The newest token."""
+        return int(self._tokens[self.length - 1])
+
+    def full_pages(self, entries: int) -> int:
+        """How many leading pages of `entries` computed entries have everything their key needs."""
+        known = min(entries, self.length - self._lookback)
+        return max(0, known) // self._page_size
+
+    def units(self, first_page: int, end_page: int) -> Units:
+        """Key rows of pages first_page .. end_page - 1 (see PrefixKey)."""
+        if self._hashed is not None:
+            words = [self._hashed_word(page) for page in range(first_page, end_page)]
+            return np.array(words, dtype=np.int64).reshape(-1, 1)
+        size, width = self._page_size, self._page_size + self._lookback
+        if end_page <= first_page:
+            return np.empty((0, width), dtype=np.int64)
+        covered = self._tokens[first_page * size : (end_page - 1) * size + width]
+        if self._lookback == 0:
+            return covered.reshape(-1, size)
+        return np.lib.stride_tricks.sliding_window_view(covered, width)[::size]
+
+    def _hashed_word(self, page: int) -> int:
+        """One word that stands for all tokens of a page of a hashed prompt.
+
+        A page inside the prompt is part `page` of its block; a page that reaches into the output
+        is hashed from the prompt's part and the output tokens (negative, so they never meet).
+        """
+        assert self._hashed is not None
+        first, end = page * self._page_size, (page + 1) * self._page_size
+        block, offset = divmod(first, self._hashed.block_tokens)
+        if end + self._lookback <= self.num_prompt:
+            parts = self._hashed.block_tokens // self._page_size
+            return self._hashed.block_ids[block] * parts + offset // self._page_size
+        digest = hashlib.blake2b(digest_size=8)
+        if first < self.num_prompt:
+            digest.update(
+                f"{self._hashed.block_ids[block]}/{offset}/{self.num_prompt - first}".encode()
+            )
+        output = self._tokens[max(first, self.num_prompt) : end + self._lookback]
+        digest.update(output.tobytes())
+        return -1 - (int.from_bytes(digest.digest(), "big") >> 1)

@@ -1,0 +1,214 @@
+"""The torch executor: target pass, verification and draft passes of one step on a real model.
+
+Legend: T tokens of the step, N logits rows, E hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend
+from interlock.core.batch import Batch, RowResult, StepPlan, StepResult
+from interlock.core.component import BuildContext
+from interlock.core.drafter import DraftContext, DraftRows
+from interlock.core.executor import Executor, ModelParts
+from interlock.core.model import Attend, Decoder
+from interlock.core.planes import Planes, attention_batch, make_attend, make_attention_batch
+from interlock.core.sampling import SampledRows
+from interlock.plugins.executor import TorchConfig
+
+
+class TorchExecutor(Executor):
+    """Runs plans eagerly with torch on one device."""
+
+    def __init__(self, parts: ModelParts) -> None:
+        self._decoder = parts.decoder
+        self._backend = parts.attention
+        self._planes = parts.planes
+        self._verifier = parts.verifier
+        self._drafter = parts.drafter
+        self._draft_backend = parts.draft_attention
+        self._device = parts.device
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """See Executor."""
+        batch = plan.batch
+        for copy in batch.copies:
+            self._planes.copy_page(copy.table, copy.source, copy.target)
+        tokens_T = torch.from_numpy(batch.tokens).to(self._device)
+        view = attention_batch(batch, self._device)
+        attend = make_attend(self._backend, view, self._planes)
+        features_TE = self._decoder.forward(tokens_T, view.positions_T, attend)
+        rows = self._verify(plan, features_TE)
+        self._compact_trees(batch, rows)
+        if self._drafter is not None:
+            self._draft(plan, features_TE, rows)
+        return StepResult(plan.step_id, rows)
+
+    def _verify(self, plan: StepPlan, features_TE: Tensor) -> list[RowResult]:
+        """Draw and accept tokens for every row that wants logits."""
+        batch = plan.batch
+        wanted = _wanted(plan)
+        results = [RowResult() for _ in range(batch.num_rows)]
+        if not wanted.rows:
+            return results
+        index = torch.tensor(wanted.flat, device=self._device)
+        logits_NV = self._decoder.logits(features_TE[index])
+        params = [plan.sampling[r].params for r in wanted.row_of]
+        seeds = [plan.sampling[r].seed for r in wanted.row_of]
+        positions = [int(batch.positions[t]) + 1 for t in wanted.flat]
+        laws = SampledRows(logits_NV, params, seeds, positions)
+        bad = {wanted.row_of[n]: reason for n, reason in laws.bad_rows().items()}
+        verdicts = self._verifier.accept([batch.drafts[r] for r in wanted.rows], laws)
+        for r, verdict, first in zip(wanted.rows, verdicts, wanted.first, strict=True):
+            if r in bad:
+                results[r] = RowResult(error=f"the model's logits are unusable: {bad[r]}")
+                continue
+            drafted = batch.drafts[r].tokens
+            tokens = (*(drafted[node] for node in verdict.path), verdict.token)
+            results[r] = RowResult(tokens=tokens, kept_path=verdict.path)
+            top = params[wanted.row_of.index(r)].logprobs
+            if top is not None:
+                nodes = [first, *(first + 1 + node for node in verdict.path)]
+                results[r].logprobs = tuple(laws.token_logprobs(nodes, tokens, top))
+        return results
+
+    def _compact_trees(self, batch: Batch, rows: Sequence[RowResult]) -> None:
+        """Move the rows of accepted tree nodes to where the committed tokens belong."""
+        for r, result in enumerate(rows):
+            path = result.kept_path
+            if batch.drafts[r].parents is None or path == tuple(range(len(path))):
+                continue
+            length = int(batch.row_offsets[r + 1] - batch.row_offsets[r])
+            first = int(batch.starts[r]) + length - len(batch.drafts[r].tokens)
+            for table, pages in enumerate(batch.tables):
+                self._planes.move_entries(
+                    table,
+                    pages[batch.slots[r]],
+                    [first + node for node in path],
+                    [first + place for place in range(len(path))],
+                )
+
+    def _draft(self, plan: StepPlan, features_TE: Tensor, rows: list[RowResult]) -> None:
+        """Let the drafter take in the committed rows and propose the next candidates."""
+        assert self._drafter is not None
+        batch = plan.batch
+        flat: list[int] = []
+        following: list[int] = []
+        offsets = [0]
+        limits = []
+        for r, result in enumerate(rows):
+            kept, limit = self._committed(plan, r, result, following)
+            flat += kept
+            offsets.append(len(flat))
+            limits.append(limit)
+        if not flat:
+            return
+        draft_rows = DraftRows(
+            features_NE=features_TE[torch.tensor(flat, device=self._device)],
+            next_tokens_N=torch.tensor(following, device=self._device),
+            row_offsets=tuple(offsets),
+            starts=tuple(batch.starts.tolist()),
+            limits=tuple(limits),
+        )
+        context = _Context(self._decoder, self._draft_backend, self._planes, batch, self._device)
+        for result, draft in zip(rows, self._drafter.propose(draft_rows, context), strict=True):
+            result.draft = draft
+
+    def _committed(
+        self, plan: StepPlan, r: int, result: RowResult, following: list[int]
+    ) -> tuple[list[int], int]:
+        """Flat indices of row r's committed tokens and its limit; adds their next tokens."""
+        assert self._drafter is not None
+        batch, sampling = plan.batch, plan.sampling[r]
+        if result.error is not None:
+            return [], 0
+        begin, end = int(batch.row_offsets[r]), int(batch.row_offsets[r + 1])
+        lead = end - len(batch.drafts[r].tokens)
+        kept = [*range(begin, lead), *(lead + node for node in result.kept_path)]
+        after = result.tokens or sampling.next_tokens
+        known = [*batch.tokens[begin + 1 : lead].tolist(), *after]
+        limit = max(0, min(sampling.draft_limit, sampling.tokens_left - len(result.tokens) - 1))
+        most = self._drafter.max_positions
+        if most is not None and int(batch.starts[r]) + len(kept) + limit > most:
+            limit = 0
+            kept = kept[: max(0, most - int(batch.starts[r]))]
+        following += known[: len(kept)]
+        return kept, limit
+
+
+class _Wanted(NamedTuple):
+    rows: list[int]
+    flat: list[int]
+    row_of: list[int]
+    first: list[int]
+
+
+def _wanted(plan: StepPlan) -> _Wanted:
+    """Which rows want logits, the flat tokens they come from, and each logits row's owner."""
+    rows: list[int] = []
+    flat: list[int] = []
+    row_of: list[int] = []
+    first: list[int] = []
+    ends = plan.batch.row_offsets[1:].tolist()
+    for r, count in enumerate(plan.batch.logit_counts.tolist()):
+        if count:
+            rows.append(r)
+            first.append(len(flat))
+            flat += range(ends[r] - count, ends[r])
+            row_of += [r] * count
+    return _Wanted(rows, flat, row_of, first)
+
+
+class _Context(DraftContext):
+    """Attention over the step's pages for a drafter's own passes."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: AttentionBackend,
+        planes: Planes,
+        batch: Batch,
+        device: torch.device,
+    ) -> None:
+        self.decoder = decoder
+        self._backend = backend
+        self._planes = planes
+        self._batch = batch
+        self._device = device
+
+    def attend(
+        self, requests: Sequence[int], row_lengths: Sequence[int], starts: Sequence[int]
+    ) -> tuple[Attend, Tensor]:
+        """See DraftContext."""
+        offsets = [0]
+        positions: list[int] = []
+        for length, start in zip(row_lengths, starts, strict=True):
+            offsets.append(offsets[-1] + length)
+            positions += range(start, start + length)
+        most = max((s + n for s, n in zip(starts, row_lengths, strict=True)), default=1)
+        slots = self._batch.slots[list(requests)]
+        pages = -(-most // self._batch.page_size)
+        tables = tuple(
+            torch.from_numpy(table[slots, :pages].astype("int64")).to(self._device)
+            for table in self._batch.tables
+        )
+        view = make_attention_batch(
+            row_offsets=offsets,
+            starts=starts,
+            positions=positions,
+            page_tables=tables,
+            page_size=self._batch.page_size,
+            tree_masks={},
+            device=self._device,
+        )
+        return make_attend(self._backend, view, self._planes), view.positions_T
+
+
+def build(_config: TorchConfig, context: BuildContext) -> TorchExecutor:
+    """See Component."""
+    assert context.parts is not None, "the torch executor needs a model"
+    return TorchExecutor(context.parts)
