@@ -1,1 +1,11 @@
 """Built-in components: models."""
+
+from interlock.core.model import ModelFamily
+
+
+def model_families() -> list[ModelFamily]:
+    """The built-in families, in no particular order."""
+    from interlock.plugins.models.deepseek import DeepseekFamily
+    from interlock.plugins.models.llama import LlamaFamily
+
+    return [LlamaFamily(), DeepseekFamily()]
