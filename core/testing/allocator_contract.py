@@ -125,6 +125,7 @@ class _Machine(RuleBasedStateMachine):
         if pages is None:
             assert self.counts() == before, "a refused take changed something"
             assert count > before[0], "a take was refused although enough pages are free"
+            assert not self.allocator.reserves, "a reserved page was refused"
             return
         assert pages.dtype == np.int32
         assert len(pages) == count
@@ -157,6 +158,7 @@ class _Machine(RuleBasedStateMachine):
         free, reserved = self.counts()
         assert free >= 0
         assert reserved >= 0
+        assert self.allocator.reserves or reserved == 0, "pages are reserved without `reserves`"
         self.allocator.check_integrity(np.array(self.taken, dtype=np.int32))
 
     def teardown(self) -> None:

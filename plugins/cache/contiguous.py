@@ -28,6 +28,8 @@ class ContiguousAllocator(KVAllocator):
     many pages are free. Cost: `open` and giving back are linear in the number of free runs.
     """
 
+    reserves = True
+
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         # Free runs [start, end), sorted, never touching each other.

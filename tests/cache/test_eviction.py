@@ -1,0 +1,75 @@
+"""LRU and FIFO keep the contract and let runs go in the order their names promise."""
+
+import random
+
+import pytest
+
+from interlock.core.eviction import EvictionPolicy
+from interlock.core.testing.eviction_contract import EvictionContract, a_run, drain
+from interlock.plugins.cache.fifo import FIFOEviction
+from interlock.plugins.cache.lru import LRUEviction
+
+
+class TestLRUEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return LRUEviction()
+
+    def test_run_used_longest_ago_goes_first(self) -> None:
+        policy = LRUEviction()
+        old_but_used = a_run(0, created_s=1.0, last_used_s=9.0)
+        new = a_run(1, created_s=5.0)
+        policy.add(old_but_used)
+        policy.add(new)
+        assert drain(policy) == [new, old_but_used]
+
+    def test_use_while_pinned_moves_a_run_to_the_end(self) -> None:
+        policy = LRUEviction()
+        runs = [a_run(i, created_s=float(i)) for i in range(3)]
+        for run in runs:
+            policy.add(run)
+        policy.discard(runs[0])
+        runs[0].last_used_s = 7.0
+        policy.add(runs[0])
+        assert drain(policy) == [runs[1], runs[2], runs[0]]
+
+
+class TestFIFOEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return FIFOEviction()
+
+    def test_run_indexed_first_goes_first_however_often_it_is_used(self) -> None:
+        policy = FIFOEviction()
+        old_but_used = a_run(0, created_s=1.0, last_used_s=9.0, uses=50)
+        new = a_run(1, created_s=5.0)
+        policy.add(new)
+        policy.add(old_but_used)
+        assert drain(policy) == [old_but_used, new]
+
+
+@pytest.mark.parametrize("policy_class", [LRUEviction, FIFOEviction])
+def test_of_runs_touched_at_one_instant_the_deepest_goes_first(policy_class: type) -> None:
+    policy = policy_class()
+    runs = [a_run(i, depth_pages=depth) for i, depth in enumerate([2, 8, 0, 5])]
+    for run in runs:
+        policy.add(run)
+    assert [run.depth_pages for run in drain(policy)] == [8, 5, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("policy_class", "field"), [(LRUEviction, "last_used_s"), (FIFOEviction, "created_s")]
+)
+def test_order_of_two_hundred_runs_is_the_sorted_order(policy_class: type, field: str) -> None:
+    draw = random.Random(7)
+    policy = policy_class()
+    runs = []
+    for number in range(200):
+        run = a_run(number, created_s=float(draw.randrange(40)), depth_pages=draw.randrange(9))
+        run.last_used_s = run.created_s + draw.randrange(40)
+        runs.append(run)
+        policy.add(run)
+    survivors = [run for run in runs if draw.random() < 0.3]
+    for run in runs:
+        if run not in survivors:
+            policy.discard(run)
+    expected = sorted(survivors, key=lambda run: (getattr(run, field), -run.depth_pages))
+    assert drain(policy) == expected
