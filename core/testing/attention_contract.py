@@ -1,0 +1,165 @@
+"""The conformance kit of the attention seam: subclass, define `make()`, run with pytest.
+
+class TestMine(AttentionContract):
+    forms = ("heads",)
+
+    def make(self) -> AttentionBackend:
+        return MyAttention()
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlock.core.attention import AttentionBackend
+from interlock.core.cache_spec import Window
+from interlock.core.model import AttentionForm, AttentionSpec
+from interlock.core.testing.attention_oracle import Work
+from interlock.core.testing.attention_scene import Scene
+
+PAGE_SIZES = (1, 4, 16, 63)
+WINDOWS = (None, 5, 8)
+TREES = ((), (-1,), (-1, -1, 0, 1, 2, 2), (-1, 0, 1, 2), (-1, -1, -1, 2, 0))
+"""No candidate, one, two branches that fork again, a chain written as a tree, three branches."""
+
+CHUNK = st.one_of(st.integers(1, 3), st.integers(1, 40))
+
+HEADS = {
+    "mha": AttentionSpec("heads", 2, 2, 8, 8, 8**-0.5),
+    "gqa": AttentionSpec("heads", 4, 2, 8, 8, 0.3),
+    "mqa": AttentionSpec("heads", 3, 1, 6, 6, 6**-0.5),
+    "small values": AttentionSpec("heads", 4, 2, 8, 5, 8**-0.5),
+    "large values": AttentionSpec("heads", 2, 1, 4, 6, 0.5),
+}
+LATENT = {
+    "wide": AttentionSpec("latent", 3, 1, 6, 4, 6**-0.5, None, 8, 4, 2),
+    "narrow": AttentionSpec("latent", 2, 1, 10, 8, 0.3, None, 4, 6, 4),
+}
+
+
+class AttentionContract:
+    """Every promise of `AttentionBackend`, against a dense float64 formula.
+
+    Each step that a test runs (`Scene.check_step`) also checks that nothing outside the step's own
+    rows is read (it is NaN) or written (its bits are compared), in layers of several windows that
+    share one plan.
+    """
+
+    forms: ClassVar[tuple[AttentionForm, ...]] = ("heads",)
+    serves_windows: ClassVar[bool] = True
+    serves_trees: ClassVar[bool] = True
+    device: ClassVar[str] = "cpu"
+
+    def make(self) -> AttentionBackend:
+        """A new instance of the backend under test."""
+        raise NotImplementedError("the subclass returns its backend")
+
+    def specs(self) -> list[tuple[AttentionSpec, ...]]:
+        """Models to serve: for each shape, one layer of each window that the backend serves."""
+        shapes = [s for form in self.forms for s in (HEADS if form == "heads" else LATENT).values()]
+        windows = WINDOWS if self.serves_windows else (None,)
+        return [tuple(replace(shape, window=w) for w in windows) for shape in shapes]
+
+    def scene(
+        self, specs: tuple[AttentionSpec, ...], lengths: tuple[int, ...], **options: Any
+    ) -> Scene:
+        """A scene for a new backend on this class's device."""
+        return Scene(self.make(), specs, lengths, device=self.device, **options)
+
+    @pytest.mark.parametrize("page_size", PAGE_SIZES)
+    def test_ragged_steps_equal_the_formula(self, page_size: int) -> None:
+        """Prompts, chunks and decode tokens of requests of any length, mixed in any order."""
+
+        @settings(max_examples=6, deadline=None, derandomize=True, database=None)
+        @given(data=st.data())
+        def check(data: st.DataObject) -> None:
+            specs = data.draw(st.sampled_from(self.specs()))
+            chunks = data.draw(
+                st.lists(st.lists(CHUNK, min_size=1, max_size=4), min_size=1, max_size=3)
+            )
+            scene = self.scene(specs, tuple(map(sum, chunks)), page_size=page_size)
+            rows = data.draw(st.permutations(range(len(chunks))))
+            for step in range(max(map(len, chunks))):
+                scene.check_step(*(Work(r, chunks[r][step]) for r in rows if step < len(chunks[r])))
+
+        check()
+
+    @pytest.mark.parametrize("page_size", PAGE_SIZES)
+    def test_draft_trees_see_their_ancestors_only(self, page_size: int) -> None:
+        """Trees beside chains, after any context, with several lead tokens and with no candidate.
+
+        A rejected draft leaves nothing behind: the next step overwrites its entries.
+        """
+        if not self.serves_trees:
+            pytest.skip("declares no draft trees")
+        for at, specs in enumerate(self.specs()):
+            scene = self.scene(specs, (30, 30, 30), page_size=page_size)
+            scene.check_step(Work(0, 3), Work(1, 14))
+            for tree, other in pairwise((*TREES, TREES[at % len(TREES)])):
+                scene.check_step(Work(1, 1, tree), Work(2, 2, other), Work(0, 1))
+
+    def test_chunked_prefill_equals_the_whole_prompt(self) -> None:
+        """Any cut of a prompt gives the same outputs."""
+        for specs in self.specs():
+            whole = self.scene(specs, (23,)).check_step(Work(0, 23))
+            for cut in ((1,) * 23, (7, 16), (4, 4, 15), (22, 1)):
+                scene = self.scene(specs, (23,))
+                steps = [scene.check_step(Work(0, chunk)) for chunk in cut]
+                for layer, output in enumerate(whole):
+                    joined = torch.cat([step[layer] for step in steps])
+                    torch.testing.assert_close(joined, output, rtol=0, atol=scene.tolerance)
+
+    def test_page_numbers_do_not_matter(self) -> None:
+        """The same step over other pages gives the same outputs."""
+        for specs in self.specs():
+            outputs = []
+            for page_seed in (1, 2):
+                scene = self.scene(specs, (21, 9), page_seed=page_seed)
+                scene.check_step(Work(0, 20), Work(1, 5))
+                outputs.append(scene.check_step(Work(1, 4), Work(0, 1)))
+            for first, second in zip(*outputs, strict=True):
+                torch.testing.assert_close(first, second, rtol=0, atol=scene.tolerance)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_narrow_dtypes_stay_within_their_rounding(self, dtype: torch.dtype) -> None:
+        """Inputs of fp32 and bf16, accumulated in at least fp32."""
+        for specs in self.specs():
+            scene = self.scene(specs, (70, 40), dtype=dtype, page_size=16)
+            scene.check_step(Work(0, 60), Work(1, 4))
+            scene.check_step(Work(0, 1), Work(1, 35))
+            scene.check_step(Work(0, 3), Work(1, 1))
+
+    def test_large_scores_do_not_overflow(self) -> None:
+        """Scores far beyond the range of exp give the most similar entry."""
+        for specs in self.specs():
+            steep = tuple(replace(spec, scale=2e4) for spec in specs)
+            scene = self.scene(steep, (12, 40), dtype=torch.float64)
+            scene.tolerance = 1e-7  # one rounding of a score of 1e5 moves its weight by 1e-11
+            scene.check_step(Work(0, 11), Work(1, 40))
+            scene.check_step(Work(0, 1))
+
+    def test_long_chunks_equal_the_formula(self) -> None:
+        """A chunk of hundreds of tokens after hundreds of others, beside a decode token."""
+        for form in self.forms:
+            specs = next(s for s in self.specs() if s[0].form == form)
+            wide = replace(specs[0], window=100) if self.serves_windows else specs[0]
+            scene = self.scene((specs[0], wide), (901, 3), page_size=16)
+            scene.check_step(Work(0, 200), Work(1, 2))
+            scene.check_step(Work(1, 1), Work(0, 700))
+            scene.check_step(Work(0, 1))
+
+    def test_cache_groups_cover_every_layer_once_with_its_lifetime(self) -> None:
+        """Layers are numbered from first_layer; a window layer may keep everything."""
+        for specs in self.specs():
+            groups = self.make().cache_groups(specs, 5)
+            layers = [layer for group in groups for layer in group.layers]
+            assert sorted(layers) == [5 + at for at in range(len(specs))]
+            for group in groups:
+                if isinstance(group.lifetime, Window):
+                    windows = {specs[layer - 5].window for layer in group.layers}
+                    assert windows == {group.lifetime.tokens}

@@ -1,0 +1,160 @@
+"""A cache under test: requests with known inputs, layers that share steps, poison elsewhere."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend
+from interlock.core.batch import Draft
+from interlock.core.cache_spec import CacheLayout, Window
+from interlock.core.model import AttentionInput, AttentionSpec
+from interlock.core.planes import Planes, make_attend, make_attention_batch, tree_mask
+from interlock.core.testing.attention_oracle import Work, answer, random_inputs, take
+
+TOLERANCES = {
+    # Outputs are averages of unit-variance values, so they are of order 1 and absolute bounds fit.
+    torch.float64: 1e-12,  # 2^-53 times a few thousand; fails if anything on the way is fp32
+    torch.float32: 2e-5,  # 2^-24 times a few hundred (sums, and 20 units of a fused exp)
+    torch.bfloat16: 6e-2,  # 2^-8 times 16: probabilities, MLA's projections and the output round
+}
+
+
+class Scene:
+    """Requests of `lengths` entries under one backend, with one layer per spec.
+
+    `check_step` runs a step and compares every layer with the formula. While the backend runs,
+    every slot but the committed entries of the step's own rows is NaN. Page 0 and one more belong
+    to nobody; a request's pages are scattered; table entries of pages that fell out of a window
+    are 0.
+    """
+
+    def __init__(
+        self,
+        backend: AttentionBackend,
+        specs: tuple[AttentionSpec, ...],
+        lengths: tuple[int, ...],
+        page_size: int = 4,
+        dtype: torch.dtype = torch.float64,
+        device: str = "cpu",
+        page_seed: int = 0,
+    ) -> None:
+        random = np.random.default_rng(1)
+        self.backend, self.specs, self.page_size = backend, specs, page_size
+        self.tolerance, self.device = TOLERANCES[dtype], torch.device(device)
+        self.inputs = [[random_inputs(s, n, dtype, random) for n in lengths] for s in specs]
+        self.committed = [0] * len(lengths)
+        self.layout = CacheLayout.of(backend.cache_groups(specs, 0))
+        needed = [-(-n // page_size) for n in lengths]
+        total = 2 + sum(needed)
+        shuffle = np.random.default_rng(page_seed)
+        self.pages: list[list[list[int]]] = []
+        for _ in self.layout.lifetimes:
+            ids = 1 + shuffle.permutation(total - 1)[: sum(needed)]
+            self.pages.append([part.tolist() for part in np.split(ids, np.cumsum(needed)[:-1])])
+        counts = [total] * len(self.pages)
+        self.planes = Planes(self.layout, counts, page_size, dtype, self.device)
+
+    def check_step(self, *work: Work) -> list[Tensor]:
+        """Every layer's [T, H, V], found right, as are the cache's bits; commits lead tokens."""
+        kept = self._all_planes()
+        for layer in range(len(self.specs)):
+            hidden = ~self._slots(layer, work, committed=True, new=False)
+            for plane in self._planes_of(layer):
+                plane[hidden] = float("nan")
+        poisoned = self._all_planes()
+        outputs = self._run(work)
+        self._check_outputs(work, outputs)
+        for layer in range(len(self.specs)):
+            own = self._slots(layer, work, committed=False, new=True)
+            for plane, before, old in zip(
+                self._planes_of(layer), poisoned[layer], kept[layer], strict=True
+            ):
+                assert torch.equal(_bits(plane[~own]), _bits(before[~own])), "wrote another's slot"
+                plane[~own] = old[~own]
+        for item in work:
+            self.committed[item.row] += item.lead
+        return outputs
+
+    def _run(self, work: tuple[Work, ...]) -> list[Tensor]:
+        starts = [self.committed[item.row] for item in work]
+        batch = make_attention_batch(
+            row_offsets=np.cumsum([0, *(item.new for item in work)]).tolist(),
+            starts=starts,
+            positions=[
+                start + len(item.path(token)) - 1
+                for start, item in zip(starts, work, strict=True)
+                for token in range(item.new)
+            ],
+            page_tables=tuple(self._page_table(t, work) for t in range(len(self.pages))),
+            page_size=self.page_size,
+            tree_masks={
+                at: tree_mask(Draft(item.parents, item.parents), item.new, self.device)
+                for at, item in enumerate(work)
+                if item.parents is not None
+            },
+            device=self.device,
+        )
+        attend = make_attend(self.backend, batch, self.planes)
+        outputs = []
+        for layer, spec in enumerate(self.specs):
+            parts = [
+                (self.inputs[layer][item.row], start, start + item.new)
+                for start, item in zip(starts, work, strict=True)
+            ]
+            outputs.append(attend(layer, spec, _moved(take(parts), self.device)))
+        return outputs
+
+    def _check_outputs(self, work: tuple[Work, ...], outputs: list[Tensor]) -> None:
+        for layer, (spec, output) in enumerate(zip(self.specs, outputs, strict=True)):
+            right = [
+                answer(spec, self.inputs[layer][item.row], self.committed[item.row], item)
+                for item in work
+            ]
+            want = torch.from_numpy(np.concatenate(right))
+            assert output.shape == want.shape
+            torch.testing.assert_close(output.cpu().double(), want, rtol=0, atol=self.tolerance)
+
+    def _live_pages(self, table: int, row: int) -> list[int]:
+        """The request's pages, 0 in place of those that no later query can see."""
+        lifetime, pages = self.layout.lifetimes[table], self.pages[table][row]
+        lost = 0
+        if isinstance(lifetime, Window):
+            lost = max(0, self.committed[row] - lifetime.tokens + 1) // self.page_size
+        return [0] * lost + pages[lost:]
+
+    def _page_table(self, table: int, work: tuple[Work, ...]) -> Tensor:
+        used = [-(-(self.committed[item.row] + item.new) // self.page_size) for item in work]
+        rows = torch.zeros(len(work), max(used, default=1), dtype=torch.long)
+        for at, item in enumerate(work):
+            live = self._live_pages(table, item.row)[: used[at]]
+            rows[at, : used[at]] = torch.tensor(live, dtype=torch.long)
+        return rows.to(self.device)
+
+    def _slots(self, layer: int, work: tuple[Work, ...], committed: bool, new: bool) -> Tensor:
+        """bool [pages, page_size]: slots of the step's rows."""
+        table = self.planes.tables[layer]
+        plane = self._planes_of(layer)[0]
+        chosen = torch.zeros(plane.shape[:2], dtype=torch.bool, device=self.device)
+        for item in work:
+            start = self.committed[item.row]
+            live = self._live_pages(table, item.row)
+            for entry in range(0 if committed else start, start + item.new if new else start):
+                chosen[live[entry // self.page_size], entry % self.page_size] = True
+        chosen[0] = False
+        return chosen
+
+    def _planes_of(self, layer: int) -> list[Tensor]:
+        return list(self.planes.of_layer[layer].values())
+
+    def _all_planes(self) -> list[list[Tensor]]:
+        return [[p.clone() for p in self._planes_of(n)] for n in range(len(self.specs))]
+
+
+def _moved(inputs: AttentionInput, device: torch.device) -> AttentionInput:
+    return replace(inputs, **{f.name: getattr(inputs, f.name).to(device) for f in fields(inputs)})
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)

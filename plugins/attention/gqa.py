@@ -1,0 +1,71 @@
+"""Multi-head, grouped-query and multi-query attention over paged K and V.
+
+Legend: T tokens, H query heads, K key/value heads, D head size, V value head size.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend, AttentionBatch
+from interlock.core.cache_spec import CacheGroup
+from interlock.core.component import BuildContext
+from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput, cache_groups_of
+from interlock.plugins.attention.forms import require_form
+from interlock.plugins.attention.masked import masked_attention
+from interlock.plugins.attention.paged import PagedPlan
+
+
+class GqaAttention(AttentionBackend):
+    """Form "heads" for any H that is a multiple of K (arXiv 2305.13245), windows and draft trees.
+
+    Short rows (decode, verification) are padded and run together; a long row runs alone, causally
+    where it has no context. A window layer gathers only entries that some query can see.
+    """
+
+    def cache_groups(
+        self, specs: tuple[AttentionSpec, ...], first_layer: int
+    ) -> tuple[CacheGroup, ...]:
+        """Planes "k" and "v", one row a head; ConfigError for a layer of another form."""
+        require_form("gqa", "heads", specs, first_layer)
+        return cache_groups_of(specs, first_layer)
+
+    def plan(self, batch: AttentionBatch) -> PagedPlan:
+        """Write slots now; gather slots and masks once per (page table, window)."""
+        return PagedPlan(batch)
+
+    def attend(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> Tensor:
+        """[T, H, V] in the queries' dtype."""
+        assert isinstance(plan, PagedPlan)
+        assert isinstance(inputs, HeadsInput)
+        plan.write(table, planes["k"], inputs.k_TKD)
+        plan.write(table, planes["v"], inputs.v_TKV)
+        q_THD = inputs.q_THD
+        out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, spec.v_head_dim)
+        for group in plan.groups(table, spec.window):
+            k_RSKD, v_RSKV = (group.gather(planes[name]).to(q_THD.dtype) for name in ("k", "v"))
+            for tile in group.tiles:
+                seen = slice(tile.first, tile.end)
+                result_RQHV = masked_attention(
+                    q_THD[tile.tokens_RQ],
+                    k_RSKD[:, seen],
+                    v_RSKV[:, seen],
+                    tile.mask_RQS,
+                    tile.causal,
+                    spec.scale,
+                )
+                tile.scatter(result_RQHV, out_THV)
+        return out_THV
+
+
+def build(_config: Any, _context: BuildContext) -> GqaAttention:
+    """The component's instance."""
+    return GqaAttention()

@@ -1,0 +1,133 @@
+"""Multi-head latent attention over one paged plane of latents.
+
+Legend: T tokens, R rows of a group, Q queries a row, S gathered entries, H heads, C latent rank,
+N and P the parts of a head without and with rotary embedding, V value head size, L = C + P.
+"""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend, AttentionBatch
+from interlock.core.cache_spec import CacheGroup
+from interlock.core.closest import unknown_name
+from interlock.core.component import BuildContext
+from interlock.core.errors import ConfigError
+from interlock.core.model import AttentionInput, AttentionSpec, LatentInput, cache_groups_of
+from interlock.plugins.attention import MlaConfig
+from interlock.plugins.attention.forms import require_form
+from interlock.plugins.attention.masked import masked_attention
+from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
+from interlock.plugins.attention.paged import PagedPlan, RowGroup
+
+FORMS = ("cost", *get_args(MlaForm))
+
+
+class MlaPlan(PagedPlan):
+    """A paged plan that also knows the form of each row, chosen once per kind of layer."""
+
+    def __init__(self, batch: AttentionBatch, form: str) -> None:
+        super().__init__(batch)
+        self._form = form
+        self._rows_of: dict[AttentionSpec, dict[MlaForm, tuple[int, ...]]] = {}
+
+    def rows_of(self, spec: AttentionSpec, form: MlaForm) -> tuple[int, ...]:
+        """Indexes of the rows that run in this form."""
+        if spec not in self._rows_of:
+            chosen: dict[MlaForm, list[int]] = {"absorbed": [], "expanded": []}
+            for row in self.rows(spec.window):
+                cheaper = cheaper_form(spec, row.new, row.start, row.span)
+                forced: dict[str, MlaForm] = {"absorbed": "absorbed", "expanded": "expanded"}
+                chosen[forced.get(self._form, cheaper)].append(row.index)
+            self._rows_of[spec] = {name: tuple(rows) for name, rows in chosen.items()}
+        return self._rows_of[spec][form]
+
+
+class MlaAttention(AttentionBackend):
+    """Form "latent" with windows and draft trees; caches C + P numbers a token for all heads.
+
+    `form` is "cost" (the cheaper form for each row, see mla_cost), "absorbed" or "expanded".
+    """
+
+    def __init__(self, form: str = "cost") -> None:
+        if form not in FORMS:
+            raise ConfigError("attention.form: " + unknown_name("MLA form", form, FORMS))
+        self.form = form
+
+    def cache_groups(
+        self, specs: tuple[AttentionSpec, ...], first_layer: int
+    ) -> tuple[CacheGroup, ...]:
+        """Plane "latent", one row a token; ConfigError for a layer of another form."""
+        require_form("mla", "latent", specs, first_layer)
+        return cache_groups_of(specs, first_layer)
+
+    def plan(self, batch: AttentionBatch) -> MlaPlan:
+        """Write slots now; forms, gather slots and masks once per (page table, kind of layer)."""
+        return MlaPlan(batch, self.form)
+
+    def attend(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> Tensor:
+        """[T, H, V] in the queries' dtype."""
+        assert isinstance(plan, MlaPlan)
+        assert isinstance(inputs, LatentInput)
+        latent = planes["latent"]
+        plan.write(table, latent, torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1))
+        queries = inputs.q_nope_THN
+        out_THV = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
+        for group in plan.groups(table, spec.window, plan.rows_of(spec, "absorbed")):
+            _absorbed(spec, inputs, group, group.gather(latent).to(queries.dtype), out_THV)
+        for group in plan.groups(table, spec.window, plan.rows_of(spec, "expanded")):
+            _expanded(spec, inputs, group, group.gather(latent).to(queries.dtype), out_THV)
+        return out_THV
+
+
+def _absorbed(
+    spec: AttentionSpec, inputs: LatentInput, group: RowGroup, rows_RSL: Tensor, out_THV: Tensor
+) -> None:
+    """Queries are taken into latent space, where all heads share one key, the stored row.
+
+    The row is its own value too; the rotary part of the sum is dropped.
+    """
+    shared_RS1L = rows_RSL[:, :, None]
+    for tile in group.tiles:
+        nope_RQHC = torch.einsum(
+            "rqhn,hnc->rqhc", inputs.q_nope_THN[tile.tokens_RQ], inputs.up_k_HNC
+        )
+        q_RQHL = torch.cat((nope_RQHC, inputs.q_rope_THR[tile.tokens_RQ]), dim=-1)
+        seen_RS1L = shared_RS1L[:, tile.first : tile.end]
+        sums_RQHL = masked_attention(
+            q_RQHL, seen_RS1L, seen_RS1L, tile.mask_RQS, tile.causal, spec.scale
+        )
+        sums_RQHC = sums_RQHL[..., : spec.latent_rank]
+        tile.scatter(torch.einsum("rqhc,hvc->rqhv", sums_RQHC, inputs.up_v_HVC), out_THV)
+
+
+def _expanded(
+    spec: AttentionSpec, inputs: LatentInput, group: RowGroup, rows_RSL: Tensor, out_THV: Tensor
+) -> None:
+    """Latents are expanded to a key and a value a head; heads share the rotary key."""
+    latent_RSC, rope_RSP = rows_RSL.tensor_split((spec.latent_rank,), dim=-1)
+    nope_RSHN = torch.einsum("rsc,hnc->rshn", latent_RSC, inputs.up_k_HNC)
+    rope_RSHP = rope_RSP[:, :, None].expand(-1, -1, spec.num_heads, -1)
+    k_RSHD = torch.cat((nope_RSHN, rope_RSHP), dim=-1)
+    v_RSHV = torch.einsum("rsc,hvc->rshv", latent_RSC, inputs.up_v_HVC)
+    for tile in group.tiles:
+        tokens_RQ, seen = tile.tokens_RQ, slice(tile.first, tile.end)
+        q_RQHD = torch.cat((inputs.q_nope_THN[tokens_RQ], inputs.q_rope_THR[tokens_RQ]), dim=-1)
+        result_RQHV = masked_attention(
+            q_RQHD, k_RSHD[:, seen], v_RSHV[:, seen], tile.mask_RQS, tile.causal, spec.scale
+        )
+        tile.scatter(result_RQHV, out_THV)
+
+
+def build(config: MlaConfig, _context: BuildContext) -> MlaAttention:
+    """The component's instance."""
+    return MlaAttention(config.form)

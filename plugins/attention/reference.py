@@ -1,0 +1,137 @@
+"""The naive oracle: every query alone, straight from the formula, sharing no code with the others.
+
+Legend: T tokens, H query heads, K key/value heads, D head size, V value head size, E entries that a
+query sees, N and R the parts of an MLA query without and with rotary embedding, C latent rank.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend, AttentionBatch
+from interlock.core.cache_spec import CacheGroup
+from interlock.core.component import BuildContext
+from interlock.core.model import (
+    AttentionInput,
+    AttentionSpec,
+    HeadsInput,
+    LatentInput,
+    cache_groups_of,
+)
+
+
+class ReferenceAttention(AttentionBackend):
+    """softmax(scale q k^T) v for one query after the other, in fp32 or the inputs' wider dtype.
+
+    Serves both forms; MLA is expanded to heads (DeepSeek-V2, arXiv 2405.04434, equations 9 to 19).
+    """
+
+    def cache_groups(
+        self, specs: tuple[AttentionSpec, ...], first_layer: int
+    ) -> tuple[CacheGroup, ...]:
+        """K and V a head, or the latent with its rotated key."""
+        return cache_groups_of(specs, first_layer)
+
+    def plan(self, batch: AttentionBatch) -> AttentionBatch:
+        """The batch itself: nothing is prepared."""
+        return batch
+
+    def attend(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> Tensor:
+        """[T, H, V]; all new rows are written before the first query is answered."""
+        batch: AttentionBatch = plan
+        new = _rows_to_store(inputs)
+        for row in range(batch.num_rows):
+            for token in range(batch.row_offsets[row], batch.row_offsets[row + 1]):
+                entry = batch.starts[row] + token - batch.row_offsets[row]
+                page, offset = _place(batch, table, row, entry)
+                for name, rows in new.items():
+                    planes[name][page, offset] = rows[token]
+        queries = _queries(inputs)
+        outputs = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
+        for row in range(batch.num_rows):
+            for token in range(batch.row_offsets[row], batch.row_offsets[row + 1]):
+                places = [
+                    _place(batch, table, row, entry)
+                    for entry in _visible_entries(batch, row, token, spec.window)
+                ]
+                keys, values = _keys_and_values(inputs, planes, places)
+                outputs[token] = _one_query(queries[token], keys, values, spec.scale)
+        return outputs
+
+
+def _place(batch: AttentionBatch, table: int, row: int, entry: int) -> tuple[int, int]:
+    page = int(batch.page_tables[table][row, entry // batch.page_size])
+    return page, entry % batch.page_size
+
+
+def _visible_entries(batch: AttentionBatch, row: int, token: int, window: int | None) -> list[int]:
+    """Entries that this token sees: committed ones, then itself and its ancestors."""
+    first, start = batch.row_offsets[row], batch.starts[row]
+    oldest = 0 if window is None else batch.positions[token] - window + 1
+    seen = [entry for entry in range(start) if entry >= oldest]
+    mask = batch.tree_masks.get(row)
+    for other in range(first, batch.row_offsets[row + 1]):
+        ancestor = other <= token if mask is None else bool(mask[token - first, other - first])
+        if ancestor and batch.positions[other] >= oldest:
+            seen.append(start + other - first)
+    return seen
+
+
+def _rows_to_store(inputs: AttentionInput) -> dict[str, Tensor]:
+    if isinstance(inputs, HeadsInput):
+        return {"k": inputs.k_TKD, "v": inputs.v_TKV}
+    return {"latent": torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1)}
+
+
+def _queries(inputs: AttentionInput) -> Tensor:
+    if isinstance(inputs, HeadsInput):
+        return inputs.q_THD
+    return torch.cat((inputs.q_nope_THN, inputs.q_rope_THR), dim=-1)
+
+
+def _keys_and_values(
+    inputs: AttentionInput, planes: Mapping[str, Tensor], places: list[tuple[int, int]]
+) -> tuple[Tensor, Tensor]:
+    """[E, K, D] and [E, K, V] of the entries at these places, at least fp32."""
+    pages, offsets = [page for page, _ in places], [offset for _, offset in places]
+    if isinstance(inputs, LatentInput):
+        return _expand(inputs, planes["latent"][pages, offsets])
+    return _wide(planes["k"][pages, offsets]), _wide(planes["v"][pages, offsets])
+
+
+def _expand(inputs: LatentInput, rows: Tensor) -> tuple[Tensor, Tensor]:
+    rank = inputs.latent_TC.shape[-1]
+    latent_EC, rope_ER = _wide(rows[:, :rank]), _wide(rows[:, rank:])
+    nope_EHN = torch.einsum("ec,hnc->ehn", latent_EC, _wide(inputs.up_k_HNC))
+    rope_EHR = rope_ER[:, None].expand(-1, nope_EHN.shape[1], -1)
+    values_EHV = torch.einsum("ec,hvc->ehv", latent_EC, _wide(inputs.up_v_HVC))
+    return torch.cat((nope_EHN, rope_EHR), dim=-1), values_EHV
+
+
+def _one_query(query_HD: Tensor, keys_EKD: Tensor, values_EKV: Tensor, scale: float) -> Tensor:
+    query_HD = _wide(query_HD)
+    per_kv_head = len(query_HD) // keys_EKD.shape[1]
+    heads = []
+    for head, query_D in enumerate(query_HD):
+        kv_head = head // per_kv_head
+        weights_E = torch.softmax(keys_EKD[:, kv_head] @ query_D * scale, dim=0)
+        heads.append(weights_E @ values_EKV[:, kv_head])
+    return torch.stack(heads)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def build(_config: Any, _context: BuildContext) -> ReferenceAttention:
+    """The component's instance."""
+    return ReferenceAttention()

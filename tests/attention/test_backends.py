@@ -1,0 +1,42 @@
+"""Every built-in attention backend keeps the contract."""
+
+from interlock.core.attention import AttentionBackend
+from interlock.core.testing.attention_contract import AttentionContract
+from interlock.plugins.attention.gqa import GqaAttention
+from interlock.plugins.attention.mla import MlaAttention
+from interlock.plugins.attention.reference import ReferenceAttention
+
+
+class TestReference(AttentionContract):
+    forms = ("heads", "latent")
+
+    def make(self) -> AttentionBackend:
+        return ReferenceAttention()
+
+
+class TestGqa(AttentionContract):
+    forms = ("heads",)
+
+    def make(self) -> AttentionBackend:
+        return GqaAttention()
+
+
+class TestMlaByCost(AttentionContract):
+    forms = ("latent",)
+
+    def make(self) -> AttentionBackend:
+        return MlaAttention()
+
+
+class TestMlaAbsorbed(AttentionContract):
+    forms = ("latent",)
+
+    def make(self) -> AttentionBackend:
+        return MlaAttention("absorbed")
+
+
+class TestMlaExpanded(AttentionContract):
+    forms = ("latent",)
+
+    def make(self) -> AttentionBackend:
+        return MlaAttention("expanded")
