@@ -77,8 +77,8 @@ class AllocatorContract:
             allocator.give_back(pages)
 
     def test_no_page_is_given_twice_in_any_history(self) -> None:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            lambda: _Machine(self.make(POOL_PAGES)),
+        run_state_machine_as_test(
+            lambda: _Machine(self.make(POOL_PAGES)),  # type: ignore[arg-type]  # any factory works
             settings=settings(
                 max_examples=self.examples, stateful_step_count=25, deadline=None, derandomize=True
             ),

@@ -121,8 +121,8 @@ class EvictionContract:
         assert orders[0] == orders[1]
 
     def test_only_candidates_are_chosen_in_any_history(self) -> None:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            lambda: _Machine(self.make()),
+        run_state_machine_as_test(
+            lambda: _Machine(self.make()),  # type: ignore[arg-type]  # any factory works
             settings=settings(
                 max_examples=self.examples, stateful_step_count=30, deadline=None, derandomize=True
             ),
@@ -140,12 +140,14 @@ class _Machine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.pages = 0
 
-    @rule(pages=strategies.integers(1, 4), depth=strategies.integers(0, 4), step=strategies.floats(0, 9))
+    @rule(
+        pages=strategies.integers(1, 4),
+        depth=strategies.integers(0, 4),
+        step=strategies.floats(0, 9),
+    )
     def index_a_run(self, pages: int, depth: int, step: float) -> None:
         self.now_s += step
-        self.pinned.append(
-            a_run(self.pages, pages=pages, depth_pages=depth, created_s=self.now_s)
-        )
+        self.pinned.append(a_run(self.pages, pages=pages, depth_pages=depth, created_s=self.now_s))
         self.pages += pages
 
     @precondition(lambda self: self.pinned)

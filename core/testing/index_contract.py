@@ -257,8 +257,8 @@ class IndexContract:
         index.check()
 
     def test_any_history_agrees_with_a_dictionary_of_prefixes(self, units_per_page: int) -> None:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            lambda: _Machine(self.checked(units_per_page)),
+        run_state_machine_as_test(
+            lambda: _Machine(self.checked(units_per_page)),  # type: ignore[arg-type]  # any factory works
             settings=settings(
                 max_examples=self.examples, stateful_step_count=20, deadline=None, derandomize=True
             ),

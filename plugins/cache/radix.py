@@ -88,7 +88,7 @@ class RadixIndex(PrefixIndex):
             if same < len(node.pages):
                 break
             nodes, done = node.nodes, done + same
-        return np.concatenate(parts) if parts else _NO_PAGES
+        return _joined(parts)
 
     def insert(self, key: PrefixKey, after: PageId | None, pages: Pages) -> Inserted:
         """See PrefixIndex."""
@@ -114,7 +114,7 @@ class RadixIndex(PrefixIndex):
                 node = self._split(node, used)
             self._add(key.salt, node, units[done:], pages[done:])
             parts.append(pages[done:])
-        return Inserted(np.concatenate(parts) if parts else _NO_PAGES, len(units) - done)
+        return Inserted(_joined(parts), len(units) - done)
 
     def _place(self, page: PageId) -> tuple[_Node, int]:
         """The node of an indexed page and how many of the node's pages end with it."""
@@ -135,13 +135,19 @@ class RadixIndex(PrefixIndex):
             nodes[rows[0].tobytes()] = node
             if parent:
                 parent.children += 1
-        most = int(pages.max()) + 1
-        if most > len(self._owner):
-            room = max(most, 2 * len(self._owner)) - len(self._owner)
+        self._locate(node, depth, pages)
+
+    def _locate(self, node: _Node, depth: int, pages: Pages) -> None:
+        """Enter consecutive pages, the first at `depth`, into the page table."""
+        places = pages.astype(np.intp)  # numpy scatters three times slower through int32 indexes
+        try:
+            self._owner[places] = node.number
+        except IndexError:
+            room = max(int(places.max()) + 1, 2 * len(self._owner)) - len(self._owner)
             self._owner = np.pad(self._owner, (0, room))
             self._depth = np.pad(self._depth, (0, room))
-        self._owner[pages] = node.number
-        self._depth[pages] = np.arange(depth, depth + len(pages), dtype=np.int32)
+            self._owner[places] = node.number
+        self._depth[places] = np.arange(depth, depth + len(pages), dtype=np.int32)
 
     def _new_node(
         self, salt: bytes, parent: _Node | None, depth: int, rows: Units, pages: Pages
@@ -170,7 +176,7 @@ class RadixIndex(PrefixIndex):
         upper.state = dict(node.state)
         siblings = parent.nodes if parent else self._roots[node.salt]
         siblings[upper.rows[0].tobytes()] = upper
-        self._owner[upper.pages] = upper.number
+        self._locate(upper, upper.depth_pages, upper.pages)
         node.keep(at, len(node.pages))
         node.parent = upper
         node.depth_pages += at
@@ -227,6 +233,13 @@ class RadixIndex(PrefixIndex):
     def num_pages(self) -> int:
         """See PrefixIndex."""
         return self._size
+
+
+def _joined(parts: list[Pages]) -> Pages:
+    """A new array: callers keep it while the runs change."""
+    if len(parts) == 1:
+        return parts[0].copy()
+    return np.concatenate(parts) if parts else _NO_PAGES
 
 
 def _common_rows(ours: Units, theirs: Units) -> int:
