@@ -1,1 +1,76 @@
-"""Built-in components: speculative."""
+"""Built-in components: drafters and verifiers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from interlock.core.capabilities import CarriesTokens, Requirement, needs
+from interlock.core.closest import unknown_name
+from interlock.core.component import Component
+from interlock.core.errors import ConfigError
+from interlock.core.model import ModelDescription
+from interlock.core.options import option
+
+MATCHES = ("latest", "earliest")
+"""Which earlier occurrence spec=ngram copies from."""
+
+
+@dataclass(frozen=True)
+class NoneConfig:
+    """Plain decoding: one token per request and step."""
+
+    name: str = "none"
+
+
+@dataclass(frozen=True)
+class NgramConfig:
+    """Prompt lookup: copy what followed the newest tokens when they occurred before."""
+
+    name: str = "ngram"
+    num_drafts: int = option(5, "candidates per request and step, 1 or more")
+    ngram_max: int = option(4, "tokens of the longest n-gram, looked up first")
+    ngram_min: int = option(2, "tokens of the shortest n-gram, 1 to ngram_max")
+    match: str = option("latest", "occurrence to copy from: latest (nearest) or earliest")
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.num_drafts < 1:
+            problems.append(f"num_drafts={self.num_drafts} is not a whole number >= 1")
+        if self.ngram_min < 1:
+            problems.append(f"ngram_min={self.ngram_min} is not a whole number >= 1")
+        if self.ngram_max < self.ngram_min:
+            problems.append(f"ngram_max={self.ngram_max} is below ngram_min={self.ngram_min}")
+        if self.match not in MATCHES:
+            problems.append(unknown_name("match", self.match, MATCHES))
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True)
+class TargetOnlyConfig:
+    """A candidate is accepted when it is the token that the target draws."""
+
+    name: str = "target_only"
+
+
+def components() -> list[Component]:
+    """Every built-in choice of spec and spec/verifier."""
+    here = "interlock.plugins.speculative"
+    return [
+        Component("spec", "none", NoneConfig, f"{here}.none:build", "no drafts"),
+        Component(
+            "spec", "ngram", NgramConfig, f"{here}.ngram:build",
+            "prompt lookup: copies what followed the same tokens before", requires=_ngram_needs,
+        ),
+        Component(
+            "spec/verifier", "target_only", TargetOnlyConfig, f"{here}.target_only:build",
+            "accepts what the target draws itself; exact for every draft",
+        ),
+    ]  # fmt: skip
+
+
+def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
+    reason = (
+        "spec=ngram looks token ids up in the prompt, but the workload carries none (its prompts "
+        "are block hashes); use spec=none or a workload with token ids"
+    )
+    return (needs(CarriesTokens(), reason),)
