@@ -11,6 +11,8 @@ from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run, U
 from interlock.plugins.cache import RadixConfig
 
 _NO_PAGES: Pages = np.empty(0, dtype=np.int32)
+_DEPTHS = 2**32
+"""Node numbers and depths share one int64 of the page table."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,15 +62,13 @@ class RadixIndex(PrefixIndex):
     splits it there: the existing Run object keeps the tail and what follows, a new one with the
     same statistics gets the pages before it; both copy, so memory follows the pages kept.
 
-    Where a page is: `_owner[page]` is the number of its node and `_depth[page]` its distance from
-    the root. Dropping a page leaves them as they are: an entry holds only if that node really has
-    the page there.
+    Where a page is: `_where[page]` packs the number of its node and its distance from the root.
+    Dropping a page leaves the entry as it is: it holds only if that node really has the page there.
     """
 
     def __init__(self, num_pages: int = 0) -> None:
         """Page ids below `num_pages` need no growth of the page table; larger ones are allowed."""
-        self._owner = np.zeros(num_pages, dtype=np.int64)
-        self._depth = np.zeros(num_pages, dtype=np.int32)
+        self._where = np.zeros(num_pages, dtype=np.int64)
         self._nodes: dict[int, _Node] = {}
         self._roots: dict[bytes, dict[bytes, _Node]] = {}
         self._last_number = 0
@@ -118,9 +118,21 @@ class RadixIndex(PrefixIndex):
 
     def _place(self, page: PageId) -> tuple[_Node, int]:
         """The node of an indexed page and how many of the node's pages end with it."""
-        node = self.run_of(page)
-        assert isinstance(node, _Node), f"page {page} is not indexed"
-        return node, int(self._depth[page]) - node.depth_pages + 1
+        found = self._find(page)
+        assert found is not None, f"page {page} is not indexed"
+        return found
+
+    def _find(self, page: PageId) -> tuple[_Node, int] | None:
+        if page >= len(self._where):
+            return None
+        number, depth = divmod(int(self._where[page]), _DEPTHS)
+        node = self._nodes.get(number)
+        if node is None:
+            return None
+        place = depth - node.depth_pages
+        if not 0 <= place < len(node.pages) or node.pages[place] != page:
+            return None
+        return node, place + 1
 
     def _add(self, salt: bytes, parent: _Node | None, rows: Units, pages: Pages) -> None:
         """Index pages after the end of `parent`, whose next row is none of its nodes'."""
@@ -140,14 +152,14 @@ class RadixIndex(PrefixIndex):
     def _locate(self, node: _Node, depth: int, pages: Pages) -> None:
         """Enter consecutive pages, the first at `depth`, into the page table."""
         places = pages.astype(np.intp)  # numpy scatters three times slower through int32 indexes
+        first = node.number * _DEPTHS + depth
+        values = np.arange(first, first + len(pages))
         try:
-            self._owner[places] = node.number
+            self._where[places] = values
         except IndexError:
-            room = max(int(places.max()) + 1, 2 * len(self._owner)) - len(self._owner)
-            self._owner = np.pad(self._owner, (0, room))
-            self._depth = np.pad(self._depth, (0, room))
-            self._owner[places] = node.number
-        self._depth[places] = np.arange(depth, depth + len(pages), dtype=np.int32)
+            room = max(int(places.max()) + 1, 2 * len(self._where)) - len(self._where)
+            self._where = np.pad(self._where, (0, room))
+            self._where[places] = values
 
     def _new_node(
         self, salt: bytes, parent: _Node | None, depth: int, rows: Units, pages: Pages
@@ -192,13 +204,8 @@ class RadixIndex(PrefixIndex):
 
     def run_of(self, page: PageId) -> Run | None:
         """See PrefixIndex."""
-        if page >= len(self._owner):
-            return None
-        node = self._nodes.get(int(self._owner[page]))
-        if node is None:
-            return None
-        place = int(self._depth[page]) - node.depth_pages
-        return node if 0 <= place < len(node.pages) and node.pages[place] == page else None
+        found = self._find(page)
+        return found[0] if found else None
 
     def drop_tail(self, run: Run, count: int) -> Pages:
         """See PrefixIndex."""
