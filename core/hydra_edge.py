@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
-from interlock.core.overrides import QUOTING, Plan, Setting, Vocabulary, apply_values
+from interlock.core.overrides import Plan, Setting, Vocabulary, apply_values, quoted
 from interlock.core.presets import find_presets
 from interlock.core.read_config import default_options, read_config
 from interlock.core.registry import Registry, load_registry
@@ -77,7 +77,7 @@ def compose(
     publish(registry)
     plan = plan_overrides(overrides, registry, config_folders)
     problems = list(plan.problems)
-    values = _compose_values(plan, config_folders, problems)
+    values = _compose_values(plan, config_folders, registry, problems)
     config = None if values is None else read_config(values, registry, problems)
     if problems or config is None:
         raise ConfigError(problems)
@@ -113,8 +113,14 @@ def _parse(text: str, problems: list[str]) -> Setting | None:
         parsed: Override = OverridesParser.create().parse_override(text)
         sweep = tuple(parsed.sweep_iterator()) if parsed.is_discrete_sweep() else None
     except HydraException as error:
+        if "=" not in text and not text.startswith("~"):
+            problems.append(f"{text!r} is no override; write KEY=VALUE or GROUP=NAME")
+            return None
         reason = str(error).splitlines()[0]
-        problems.append(f"cannot read the override {text!r}: {reason}\n{QUOTING}")
+        problems.append(
+            f"cannot read the override {text!r} ({reason}); to take the value as it stands, "
+            f"write {quoted(text)} (see Quoting in --help)"
+        )
         return None
     if sweep is None and parsed.is_sweep_override():
         sweep = ()
@@ -130,7 +136,7 @@ def _search_path(settings: Iterable[Setting]) -> list[str]:
 
 
 def _compose_values(
-    plan: Plan, config_folders: Sequence[str | Path], problems: list[str]
+    plan: Plan, config_folders: Sequence[str | Path], registry: Registry, problems: list[str]
 ) -> dict[str, Any] | None:
     selections = [s.text for s in plan.selections]
     if config_folders:
@@ -145,6 +151,7 @@ def _compose_values(
         return _resolved(OmegaConf.create(values))
     except (HydraException, OmegaConfBaseException) as error:
         problems.append(" ".join(str(error).split()))
+        problems.extend(map(str, registry.broken))
         return None
 
 

@@ -1,9 +1,9 @@
-"""Options: dataclass fields with a help line, and the one place that turns plain values into them."""
+"""Options: dataclass fields with a help line, and the one place that reads plain values."""
 
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,30 +37,36 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def decode(kind: type[T], values: Mapping[str, Any], path: str, problems: list[str]) -> T | None:
+def decode(
+    kind: type[T],
+    values: Mapping[str, Any],
+    path: str,
+    problems: list[str],
+    also_known: Collection[str] = (),
+) -> T | None:
     """An instance of the config dataclass `kind` from plain values found at config key `path`.
 
     Every unknown key, every value of a wrong type and every refusal of the dataclass itself
-    (ValueError or ConfigError from its `__post_init__`) is added to `problems`; None if there
-    was any. Keys that are left out take their defaults.
+    (ValueError or ConfigError from its `__post_init__`) is added to `problems`; what is wrong or
+    left out takes its default, so that the rest can still be judged. None when the dataclass
+    refuses. `also_known` are names to suggest that are options of somebody else.
     """
     fields = {f.name for f in _options(kind)}
     hints = typing.get_type_hints(kind)
     found: dict[str, Any] = {}
-    before = len(problems)
     for key, value in values.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in fields:
-            problems.append(unknown_name(f"{path} option".strip(), str(key), fields))
+            known = {*fields, *also_known} - {"name"}
+            problems.append(unknown_name(f"{path} option".strip(), str(key), known))
         elif dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            found[key] = decode(typing.cast(type, hints[key]), value, where, problems)
+            nested = decode(typing.cast(type, hints[key]), value, where, problems)
+            found |= {} if nested is None else {key: nested}
         else:
             try:
                 found[key] = convert(hints[key], value)
             except ValueError:
                 problems.append(f"{where}={value!r} is not {describe(hints[key])}")
-    if len(problems) > before:
-        return None
     try:
         return kind(**found)
     except (ValueError, ConfigError) as error:

@@ -1,5 +1,6 @@
 """What is wrong with overrides before anything is composed: unknown groups, options and keys."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,8 +81,8 @@ class Vocabulary:
             return f"{setting.text}: an option has one place; write {plain}=... without '@'"
         if setting.sweep is not None and not sweeps:
             return (
-                f"{setting.text}: several values make a sweep, which needs -m; a value that "
-                f"contains a comma is quoted twice: '{setting.key}=\"...\"'"
+                f"{setting.text}: several values make a sweep, which needs -m; for one value "
+                f"with a comma, write {quoted(setting.text)}"
             )
         seam = next((s for s in SEAMS.values() if setting.key == f"{s.dotted}.name"), None)
         if seam is not None:
@@ -101,12 +102,23 @@ class Vocabulary:
             plan.selections.append(setting)
 
 
+def quoted(text: str) -> str:
+    """An override whose value is taken literally, as it is typed in a shell."""
+    key, _, value = text.partition("=")
+    literal = value.strip("\"'").replace("\\", "\\\\").replace('"', '\\"')
+    return shlex.quote(f'{key}="{literal}"')
+
+
 def apply_values(settings: Iterable[Setting], refused: Iterable[str], onto: dict[str, Any]) -> None:
     """Write values into nested dicts as they stand; keys and types are judged when it is read.
 
     Options of a refused choice are left out: they belong to a component that is not there.
     """
-    unsure = [group.replace("/", ".") + "." for group in refused]
+    unsure = [
+        f"{seam.dotted}."
+        for seam in SEAMS.values()
+        if any(f"{seam.key}/".startswith(f"{group}/") for group in refused)
+    ]
     for setting in settings:
         if any(setting.key.startswith(prefix) for prefix in unsure):
             continue

@@ -1,4 +1,4 @@
-"""Load one plugin: import its module, check its contract, and take in all it contributes or none."""
+"""Load one plugin: import its module, check its contract, take in all it contributes or nothing."""
 
 import dataclasses
 import re

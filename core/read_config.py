@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from interlock.core.closest import unknown_name
 from interlock.core.options import decode, defaults_of
 from interlock.core.registry import Registry
 from interlock.core.seams import SEAMS, Seam, children_of
@@ -25,7 +26,7 @@ def read_config(
         choice = _take_choice(seam, rest, registry, problems)
         if choice is not None:
             choices[seam.key] = choice
-    config = decode(EngineConfig, rest, "", problems)
+    config = decode(EngineConfig, rest, "", problems, children_of(""))
     if config is None:
         return None
     problems.extend(config.problems())
@@ -69,8 +70,22 @@ def _take_choice(
         )
         return Choice(AUTO)
     component = registry.components[seam.key, name]
-    config = decode(component.config, chosen, seam.dotted, problems)
+    known = {key: value for key, value in chosen.items() if key in defaults_of(component.config)}
+    problems.extend(_no_option(seam, name, key, registry) for key in chosen.keys() - known.keys())
+    config = decode(component.config, known, seam.dotted, problems)
     return None if config is None else Choice(name, config)
+
+
+def _no_option(seam: Seam, name: str, key: str, registry: Registry) -> str:
+    """The message for an option that the chosen component lacks, and who has it."""
+    options = {
+        component.name: defaults_of(component.config).keys() - {"name"}
+        for (of, _), component in registry.components.items()
+        if of == seam.key
+    }
+    having = [f"{seam.key}={other}" for other in sorted(options) if key in options[other]]
+    message = unknown_name(f"option of {seam.key}={name}", key, options[name])
+    return f"{message}; it is an option of {', '.join(having)}" if having else message
 
 
 def _copy(value: Any) -> Any:

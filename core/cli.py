@@ -1,0 +1,99 @@
+"""The command line: `python run.py ...`, `interlock run ...`."""
+
+import json
+import sys
+from argparse import Namespace
+from importlib.metadata import version
+from pathlib import Path
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from interlock.core import hydra_edge
+from interlock.core.errors import ConfigError, InterlockError
+from interlock.core.help_text import help_text
+from interlock.core.registry import Registry, load_registry
+
+
+def main() -> None:
+    """Run what the command line asks for and exit.
+
+    Status 0 when every run ended, 1 when one could not start: problems go to standard error, one
+    a line, without a traceback.
+    """
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["run"]:
+        arguments = arguments[1:]
+    if "--version" in arguments:
+        print(f"interlock {version('interlock')}")
+        return
+    try:
+        registry = load_registry()
+        parsed = get_args_parser().parse_args(arguments)
+        if parsed.help:
+            print(help_text(registry))
+            return
+        hydra_edge.publish(registry)
+        _check(parsed, registry)
+    except InterlockError as error:
+        sys.exit(_report(error))
+    sys.argv[1:] = arguments
+    _run_jobs()
+
+
+def _check(parsed: Namespace, registry: Registry) -> None:
+    """Raise ConfigError with everything wrong with the overrides, before Hydra composes."""
+    if parsed.shell_completion or parsed.hydra_help or parsed.config_name or parsed.config_path:
+        return
+    folders = [Path(parsed.config_dir)] if parsed.config_dir else []
+    if parsed.multirun:
+        problems = hydra_edge.plan_overrides(parsed.overrides, registry, folders, True).problems
+        if problems:
+            raise ConfigError(problems)
+    else:
+        hydra_edge.compose(parsed.overrides, registry, folders)
+
+
+def _run_jobs() -> None:
+    """Let Hydra compose and run the job, or the jobs of a sweep; exit 1 if one could not start."""
+    statuses: list[int] = []
+
+    @hydra.main(
+        config_path=f"pkg://{hydra_edge.CONFIG_MODULE}",
+        config_name="config",
+        version_base=hydra_edge.VERSION_BASE,
+    )
+    def job(composed: DictConfig) -> int:
+        statuses.append(_job(composed))
+        return statuses[-1]
+
+    job()
+    sys.exit(max(statuses, default=0))
+
+
+def _job(composed: DictConfig) -> int:
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    overrides = list(HydraConfig.get().overrides.task)
+    try:
+        registry = load_registry()
+        config = hydra_edge.from_hydra(composed, registry)
+        if config.strict_plugins:
+            registry.require_all_plugins()
+        from interlock.core.run import run
+
+        return run(config, run_dir, overrides)
+    except InterlockError as error:
+        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+        refusal = {"overrides": overrides, "problems": problems}
+        (run_dir / "refused.json").write_text(json.dumps(refusal, indent=2) + "\n")
+        return _report(error)
+
+
+def _report(error: InterlockError) -> int:
+    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+    print("Interlock cannot start:", file=sys.stderr)
+    for problem in problems:
+        print(f"- {problem}", file=sys.stderr)
+    return 1

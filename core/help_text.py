@@ -1,0 +1,80 @@
+"""The text of --help: every group, every choice with its source, every setting, how to quote."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from interlock.core.options import describe
+from interlock.core.overrides import QUOTING
+from interlock.core.presets import find_presets
+from interlock.core.registry import Registry
+from interlock.core.seams import SEAMS
+from interlock.core.settings import AUTO, EngineConfig
+
+INTRO = """\
+Interlock assembles LLM-serving components into an engine, runs a workload on it and reports.
+
+  python run.py attention=mla cache=radix spec=eagle            one run
+  python run.py workload=prompts workload.path=prompts.jsonl    one's own prompts
+  python run.py -m cache=radix,none spec=none,ngram             every combination
+  python run.py spec=ngram --cfg job                            show the configuration, run nothing
+
+`interlock run` is the same command. --hydra-help lists the flags of the configuration system;
+--version prints the version."""
+
+
+def help_text(registry: Registry) -> str:
+    """What --help prints."""
+    groups = "\n".join(_groups(registry))
+    settings = "\n".join(_fields(EngineConfig, ""))
+    broken = "".join(f"\n{plugin}" for plugin in registry.broken)
+    return "\n\n".join(
+        [
+            INTRO,
+            f"Choices: GROUP=NAME\n{groups}{broken}",
+            f"Settings: KEY=VALUE\n{settings}",
+            QUOTING,
+        ]
+    )
+
+
+def _groups(registry: Registry) -> Iterator[str]:
+    presets = find_presets(registry.config_dirs)
+    for group in sorted({*SEAMS, *(preset.group for preset in presets)}):
+        seam = SEAMS.get(group)
+        yield f"\n  {group}: {seam.summary if seam else 'presets'}"
+        for preset in presets:
+            if preset.group == group:
+                yield _line(preset.name, preset.summary, _place(preset.path.as_posix(), registry))
+        for name in registry.names(group) if seam else ():
+            if name == AUTO:
+                yield _line(name, "what serves the model", "built-in")
+                continue
+            component = registry.components[group, name]
+            yield _line(name, component.summary, _source(str(registry.origins[group, name])))
+            for line in _fields(component.config, f"{group.replace('/', '.')}."):
+                yield f"    {line}"
+
+
+def _fields(kind: type, prefix: str) -> Iterator[str]:
+    for field in dataclasses.fields(kind):
+        if field.name == "name" or not field.metadata.get("option", True):
+            continue
+        value = getattr(kind(), field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _fields(type(value), f"{prefix}{field.name}.")
+            continue
+        shown = "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
+        about = field.metadata.get("help") or describe(field.type)
+        yield f"  {prefix}{field.name}={shown.lower() if isinstance(value, bool) else shown}  {about}"
+
+
+def _line(name: str, summary: str, source: str) -> str:
+    return f"    {name:<16} {summary} [{source}]"
+
+
+def _source(origin: str) -> str:
+    return "built-in" if origin.split()[0] == "interlock" else origin
+
+
+def _place(path: str, registry: Registry) -> str:
+    return next((folder for folder in registry.config_dirs if path.startswith(folder)), "built-in")

@@ -1,0 +1,34 @@
+"""What a model requires of a composition, whatever the components are called."""
+
+from interlock.core.capabilities import (
+    Capability,
+    Composition,
+    Requirement,
+    ServesAttention,
+    ServesWindows,
+)
+from interlock.core.model import ModelDescription
+
+
+def model_requirements(model: ModelDescription) -> list[Requirement]:
+    """Every attention form of the model is computed, and its windows if it has any."""
+    wanted: list[tuple[Capability, str]] = [
+        (ServesAttention(form), f"{count} of {model.num_layers} layers have {form!r} attention")
+        for form in sorted(model.forms)
+        if (count := sum(spec.form == form for spec in model.attention))
+    ]
+    windows = {spec.window for spec in model.attention if spec.window}
+    if windows:
+        listed = ", ".join(map(str, sorted(windows)))
+        wanted.append((ServesWindows(), f"it has sliding-window layers (window {listed})"))
+    return [_served(model, capability, what) for capability, what in wanted]
+
+
+def _served(model: ModelDescription, capability: Capability, what: str) -> Requirement:
+    def requirement(composition: Composition) -> str | None:
+        if composition.has(capability):
+            return None
+        chosen = composition.chosen["attention"][0]
+        return f"model={model.name}: {what}, which attention={chosen} does not compute"
+
+    return requirement

@@ -1,0 +1,187 @@
+"""Plugins are found, judged and taken in whole or not at all."""
+
+import pytest
+from interlock.core.component import BuildContext
+from interlock.core.errors import ContractError, PluginError
+
+DRAFTER = """
+@dataclass
+class Config:
+    '''Options.'''
+    depth: int = option(3, "how deep")
+
+@hookimpl
+def interlock_components():
+    return [Component("spec", "{name}", Config, "{build}", "drafts from afar")]
+"""
+
+
+def drafter(name: str, build: str = "nowhere:build") -> str:
+    return DRAFTER.format(name=name, build=build)
+
+
+def test_a_plugin_of_a_stranger_has_the_same_rank_as_a_built_in_one(install, registry_of):
+    registry = registry_of(install("afar", drafter("afar"), version="2.1"))
+    assert "afar" in registry.names("spec")
+    assert "ngram" in registry.names("spec")
+    assert str(registry.origins["spec", "afar"]) == "afar 2.1"
+    assert str(registry.origins["spec", "ngram"]).startswith("interlock ")
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [
+        ("import z_not_installed", "No module named 'z_not_installed'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise RuntimeError('no\\n luck')", "RuntimeError: no luck"),
+        (
+            drafter("half")
+            + """
+@hookimpl
+def interlock_model_families():
+    raise LookupError("half-way")
+""",
+            "LookupError: half-way",
+        ),
+        (
+            """
+@hookimpl
+def interlock_components():
+    yield Component("spec", "half", object, "m:b", "yielded before the failure")
+    raise OSError("disk")
+""",
+            "OSError: disk",
+        ),
+        ("@hookimpl\ndef interlock_componets():\n    return []\n", "interlock_componets"),
+    ],
+)
+def test_a_broken_plugin_is_one_warning_and_the_others_work(
+    install, registry_of, caplog, failure, cause
+):
+    site = install("one", drafter("one"))
+    install("two-broken", failure)
+    install("three", drafter("three"))
+    registry = registry_of(site)
+    assert {"one", "three", "ngram"} <= set(registry.names("spec"))
+    assert "half" not in registry.names("spec")
+    assert len(caplog.records) == 1
+    assert "two-broken 1.0" in caplog.text
+    assert cause in caplog.text
+    with pytest.raises(PluginError, match=r"strict_plugins=true: plugin two-broken 1\.0"):
+        registry.require_all_plugins()
+
+
+def test_choosing_a_component_of_a_broken_plugin_names_plugin_key_and_cause(install, registry_of):
+    broken = drafter("half") + "\n@hookimpl\ndef interlock_step_observers():\n    import z\n"
+    registry = registry_of(install("half-there", broken))
+    with pytest.raises(PluginError) as error:
+        registry.chosen("spec", "half")
+    message = str(error.value)
+    assert "spec=half cannot be chosen" in message
+    assert "half-there 1.0" in message
+    assert "No module named 'z'" in message
+
+
+def test_an_unknown_choice_mentions_plugins_that_may_have_offered_it(install, registry_of):
+    registry = registry_of(install("gone", "import z_not_installed"))
+    message = registry.unknown("spec", "gone")
+    assert message.startswith("no spec named 'gone'")
+    assert "may belong to a broken plugin: plugin gone 1.0" in message
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("INTERLOCK_CONTRACT = 7", "written for plugin contract 7, and this Interlock has 1"),
+        ("del INTERLOCK_CONTRACT", "states no contract version, and this Interlock has plugin"),
+    ],
+)
+def test_a_plugin_for_another_contract_is_refused(install, registry_of, statement, reason):
+    registry = registry_of(install("old", drafter("old") + statement))
+    assert "old" not in registry.names("spec")
+    assert reason in registry.broken[0].cause
+
+
+def test_a_plugin_found_twice_is_loaded_once(install, registry_of):
+    counted = (
+        drafter("twice") + "\nimport builtins\nbuiltins.loads = getattr(builtins, 'loads', 0) + 1"
+    )
+    site = install("twice", counted)
+    other = install("twice", counted, folder="source-tree")
+    third = install("z-third", drafter("third"), folder="third")
+    registry = registry_of(site, other, third)
+    assert not registry.broken
+    assert {"twice", "third"} <= set(registry.names("spec"))
+
+
+def test_two_plugins_with_one_name_are_an_error_naming_both(install, registry_of):
+    site = install("first", drafter("same"))
+    install("second", drafter("same"), version="4")
+    with pytest.raises(PluginError, match=r"spec=same .*first 1\.0 and second 4"):
+        registry_of(site)
+
+
+@pytest.mark.parametrize(
+    ("component", "reason"),
+    [
+        ("Component('sepc', 'x', Config, 'm:b', '')", "no seam named 'sepc'; did you mean 'spec'"),
+        ("Component('spec', 'auto', Config, 'm:b', '')", "not 'auto'"),
+        ("Component('spec', 'x', dict, 'm:b', '')", "is not a dataclass"),
+        ("Component('spec', 'x', Taken, 'm:b', '')", "belong to other seams"),
+        ("Component('spec', 'x', Bare, 'm:b', '')", "missing 1 required"),
+        ("'spec'", "not a Component"),
+    ],
+)
+def test_a_malformed_component_is_refused_with_its_reason(install, registry_of, component, reason):
+    body = f"""
+@dataclass
+class Config:
+    pass
+
+@dataclass
+class Taken:
+    verifier: str = ""
+
+@dataclass
+class Bare:
+    depth: int
+
+@hookimpl
+def interlock_components():
+    return [{component}]
+"""
+    registry = registry_of(install("odd", body))
+    assert reason in registry.broken[0].cause
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "cause"),
+    [
+        ("import z\ndef build(config, context): ...", PluginError, "No module named 'z'"),
+        ("def build(config, context): return 1 / 0", PluginError, "division by zero"),
+        ("def build(config, context): return 'text'", ContractError, "built a str, not a Drafter"),
+    ],
+)
+def test_a_build_that_fails_names_component_plugin_and_cause(
+    install, registry_of, build, error, cause
+):
+    site = install("afar", drafter("afar", "afar_build:build"))
+    (site / "afar_build.py").write_text(build)
+    with pytest.raises(error, match=r"spec=afar \(from afar 1\.0\)") as raised:
+        registry_of(site).chosen("spec", "afar").build(BuildContext(model=None))
+    assert cause in str(raised.value)
+
+
+def test_observers_and_config_folders_are_collected(install, registry_of, tmp_path):
+    body = f"""
+@hookimpl
+def interlock_config_dirs():
+    return [{str(tmp_path)!r}]
+
+@hookimpl
+def interlock_step_observers():
+    return [print]
+"""
+    registry = registry_of(install("watcher", body))
+    assert registry.config_dirs == [str(tmp_path)]
+    assert registry.observers == [print]
