@@ -1,0 +1,52 @@
+"""Renders a checkpoint's chat template in jinja2's sandbox: templates are untrusted code."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}` marks the assistant's words for training; rendering ignores it."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own attribute)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def render_chat(template: str, now: Callable[[], datetime], **values: Any) -> str:
+    """The rendered text, with the names and whitespace rules that Hugging Face templates expect.
+
+    Raises jinja2.TemplateError for a malformed template or one that refuses the messages.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment.from_string(template).render(**values)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the HTML escapes of jinja2's own filter."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

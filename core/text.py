@@ -1,0 +1,176 @@
+"""Text to token ids and back, and chat templates, from a model directory's tokenizer files."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from interlock.core.checkpoint import read_json_object
+from interlock.core.errors import CheckpointError, ConfigError
+
+REPLACEMENT = "\ufffd"  # what the tokenizer writes for bytes that are no UTF-8 (yet)
+SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token")
+Messages = Sequence[Mapping[str, Any]]
+
+
+def load_codec(directory: Path, now: Callable[[], datetime] = datetime.now) -> "TextCodec | None":
+    """The codec of a model directory; None without a tokenizer.json (then: token ids only).
+
+    `now` is what chat templates that print a date read. Raises CheckpointError that names the
+    file when one is malformed.
+    """
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        return None
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{path}: not a tokenizer: {error}") from error
+    settings = directory / "tokenizer_config.json"
+    config = read_json_object(settings) if settings.is_file() else {}
+    special = {key: _token_text(config.get(key)) for key in SPECIAL_KEYS}
+    return TextCodec(
+        tokenizer,
+        {key: text for key, text in special.items() if text is not None},
+        _chat_template(directory, config),
+        now,
+    )
+
+
+class TextCodec:
+    """Encodes, decodes and renders chats as the Hugging Face tokenizer of the directory does."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        special_tokens: Mapping[str, str],
+        chat_template: str | None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        # A token that the config calls special is left out of decoded text, as in transformers.
+        known = [
+            text for text in special_tokens.values() if tokenizer.token_to_id(text) is not None
+        ]
+        tokenizer.add_special_tokens(known)
+        self._tokenizer = tokenizer
+        self._special_tokens = dict(special_tokens)
+        self._now = now
+        self.chat_template = chat_template
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that stand for text, added tokens included."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids; begin and end tokens only where tokenizer.json's post-processor adds them.
+
+        Rendered chats contain their special tokens: encode those without adding more.
+        """
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of these ids; bytes that are no UTF-8 read as U+FFFD."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def apply_chat_template(self, messages: Messages, add_generation_prompt: bool = True) -> str:
+        """The messages as one prompt, up to where the assistant's answer begins.
+
+        Raises ConfigError without a template, or with what the template itself refuses.
+        """
+        if self.chat_template is None:
+            raise ConfigError("this model has no chat template; give prompts as plain text")
+        from jinja2 import TemplateError
+
+        from interlock.core.chat_template import render_chat
+
+        try:
+            return render_chat(
+                self.chat_template,
+                self._now,
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self._special_tokens,
+            )
+        except TemplateError as error:
+            raise ConfigError(
+                f"the model's chat template refuses these messages: {error}"
+            ) from None
+
+    def encode_chat(self, messages: Messages, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of the rendered messages."""
+        text = self.apply_chat_template(messages, add_generation_prompt)
+        return self.encode(text, add_special_tokens=False)
+
+    def detokenizer(self) -> "Detokenizer":
+        """A fresh incremental decoder for one output."""
+        return Detokenizer(self)
+
+
+class Detokenizer:
+    """Turns a growing output into text pieces that join to the text of the whole output.
+
+    A character whose bytes are not complete is held back until they are, or until `flush`. The
+    cost of a token does not grow with the output: only a window of recent tokens is decoded.
+    """
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self._window: list[int] = []
+        self._settled = 0
+        """Leading tokens of the window that are context: their text was returned in full."""
+        self._returned = 0
+        """Characters of the window's text that were returned."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these tokens complete; may be empty."""
+        self._window.extend(ids)
+        text = self._codec.decode(self._window)
+        complete = not text.endswith(REPLACEMENT)
+        piece = self._return(text if complete else text[:-1])
+        if complete and piece:
+            self._window = self._window[self._settled :]
+            self._settled = len(self._window)
+            self._returned = len(self._codec.decode(self._window))
+        return piece
+
+    def flush(self) -> str:
+        """What was held back, at the end of the output."""
+        return self._return(self._codec.decode(self._window))
+
+    def _return(self, text: str) -> str:
+        piece = text[self._returned :]
+        self._returned = max(self._returned, len(text))
+        return piece
+
+
+def _token_text(value: Any) -> str | None:
+    """A token in tokenizer_config.json is its text, or an object with `content`."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, else tokenizer_config.json's `chat_template`: text, or named texts."""
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    stated = config.get("chat_template")
+    if stated is None or isinstance(stated, str):
+        return stated
+    try:
+        named = {entry["name"]: str(entry["template"]) for entry in stated}
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"{directory / 'tokenizer_config.json'}: chat_template is neither text nor a list of "
+            f"named templates: {json.dumps(stated)[:80]}"
+        ) from error
+    return named.get("default")

@@ -1,0 +1,183 @@
+"""Tiny random checkpoints written by transformers, and what transformers computes on them.
+
+Every parameter is redrawn, so that no default of 0 or 1 hides a tensor that was loaded wrongly.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+VOCAB_SIZE = 128
+BASE = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
+MLA = {
+    **BASE,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+V2 = {
+    **MLA,
+    "n_shared_experts": 2,
+    "topk_method": "group_limited_greedy",
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+}
+V3 = {
+    **MLA,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "num_mtp_layers": 0,
+}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama_mha": ("Llama", {**BASE, "num_key_value_heads": 4}),
+    "llama_gqa": ("Llama", {**BASE, "rope_parameters": LLAMA3}),
+    "llama_mqa_tied": ("Llama", {**BASE, "num_key_value_heads": 1, "tie_word_embeddings": True}),
+    "llama_yarn": ("Llama", {**BASE, "rope_parameters": {**YARN, "truncate": False}}),
+    "llama_linear": ("Llama", {**BASE, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
+    "llama_biased": ("Llama", {**BASE, "attention_bias": True, "mlp_bias": True}),
+    "llama_head_dim": ("Llama", {**BASE, "head_dim": 32}),
+    "mistral_window": ("Mistral", {**BASE, "sliding_window": 8, "head_dim": 16}),
+    "ministral_hybrid": (
+        "Ministral",
+        {
+            **BASE,
+            "sliding_window": 8,
+            "head_dim": 16,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen2": ("Qwen2", BASE),
+    "qwen2_window": (
+        "Qwen2",
+        {**BASE, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    "deepseek_v2": ("DeepseekV2", V2),
+    "deepseek_v2_lite": (
+        "DeepseekV2",
+        {**V2, "q_lora_rank": None, "topk_method": "greedy", "attention_bias": True},
+    ),
+    "deepseek_v3": ("DeepseekV3", V3),
+    "deepseek_v3_yarn": (
+        "DeepseekV3",
+        {**V3, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}},
+    ),
+    "deepseek_v3_halves": (
+        "DeepseekV3",
+        {**V3, "rope_interleave": False, "attention_bias": True},
+    ),
+}
+
+
+@dataclass
+class Oracle:
+    """A checkpoint on disk, the transformers model it came from, and its greedy output."""
+
+    directory: Path
+    model: Any
+    prompt: list[int]
+    greedy: list[int]
+
+    def logits(self, ids: list[int]) -> Tensor:
+        """[T, vocabulary] of one whole sequence, without a cache."""
+        with torch.inference_mode():
+            return self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def random_model(name: str, seed: int = 0) -> Any:
+    """A transformers model of this shape in fp32 with every parameter redrawn."""
+    kind, fields = SHAPES[name]
+    config = getattr(transformers, f"{kind}Config")(**fields)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = getattr(transformers, f"{kind}ForCausalLM")._from_config(
+            config, attn_implementation="eager", dtype=torch.float32
+        )
+    redraw(model, seed)
+    model.generation_config.eos_token_id = None
+    return model.eval()
+
+
+def redraw(model: Any, seed: int) -> None:
+    """Give every parameter, and every buffer that is saved, a value of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {**dict(model.named_parameters()), **model.state_dict(keep_vars=True)}
+    drawn: set[int] = set()
+    for name, tensor in sorted(tensors.items()):
+        if tensor.data_ptr() in drawn:
+            continue  # tied to one that was drawn
+        drawn.add(tensor.data_ptr())
+        values = torch.randn(tensor.shape, generator=generator)
+        if "norm" in name:
+            values = 1 + 0.1 * values
+        elif tensor.ndim == 1:
+            values = 0.1 * values
+        elif "embed" not in name:
+            values = values * 1.4 / math.sqrt(tensor.shape[-1])
+        tensor.data.copy_(values)
+
+
+def write_oracle(
+    directory: Path, name: str, shard_size: str = "1GB", new_tokens: int = 32
+) -> Oracle:
+    """Save the model of this shape, and continue a random prompt of 33 tokens greedily."""
+    model = random_model(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(directory, max_shard_size=shard_size)
+        prompt = torch.randint(
+            2, VOCAB_SIZE, (33,), generator=torch.Generator().manual_seed(1)
+        ).tolist()
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False,
+            pad_token_id=0, eos_token_id=None,
+        )  # fmt: skip
+    return Oracle(directory, model, prompt, out[0, len(prompt) :].tolist())
