@@ -3,29 +3,23 @@
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from interlock.core.batch import StepPlan, StepResult
 from interlock.core.clock import Clock
 from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ContractError
 from interlock.core.executor import Executor
-from interlock.core.model import ModelDescription
+from interlock.core.planes import Planes
 from interlock.core.request import Request, RequestId, RequestOutput, SamplingParams
+from interlock.core.resolver import Resolution
+from interlock.core.run_folder import StepDecision
 from interlock.core.text import TextCodec
 
 Observer = Callable[[StepPlan, StepResult], None]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What one step was: the recorded clock readings and (workload index, tokens, drafts) a row."""
-
-    step: int
-    now_s: float
-    end_s: float
-    rows: tuple[tuple[int, int, int], ...]
 
 
 class Engine:
@@ -40,17 +34,23 @@ class Engine:
         core: EngineCore,
         executor: Executor,
         clock: Clock,
-        model: ModelDescription,
+        resolution: Resolution,
         codec: TextCodec | None,
+        classes: dict[str, type],
+        dtype: torch.dtype,
+        planes: Planes | None = None,
         observers: Sequence[Observer] = (),
         max_in_flight: int = 1,
     ) -> None:
         self.core = core
         self.executor = executor
         self.clock = clock
-        self.model = model
+        self.resolution = resolution
         self.codec = codec
-        self.decisions: list[Decision] = []
+        self.classes = classes
+        self.dtype = dtype
+        self.planes = planes
+        self.decisions: list[StepDecision] = []
         self._observers = tuple(observers)
         self._max_in_flight = max_in_flight
         self._flights: deque[tuple[StepPlan, list[int], StepResult]] = deque()
@@ -149,7 +149,7 @@ class Engine:
             (index, length - len(draft.tokens), len(draft.tokens))
             for index, length, draft in zip(indices, lengths, plan.batch.drafts, strict=True)
         )
-        self.decisions.append(Decision(plan.step_id, plan.now_s, end_s, rows))
+        self.decisions.append(StepDecision(plan.step_id, plan.now_s, end_s, rows))
 
     def outputs(self) -> Iterator[RequestOutput]:
         """Everything that comes out until every submitted request ended."""

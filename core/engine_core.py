@@ -52,13 +52,15 @@ class EngineCore:
         self.cache = cache
         self.ledger = ledger
         self.planner = Planner(policies, cache, drafts)
-        self._drafts = drafts
+        self.drafts = drafts
         self._intake = intake
         self._seed_of = seed_of
         self._live: dict[RequestId, Live] = {}
         self._flights: deque[tuple[StepPlan, list[PlannedRow]]] = deque()
         self._outputs: list[RequestOutput] = []
         self._next_step = 0
+        self.num_added = 0
+        self.num_emitted = 0
 
     # Requests -----------------------------------------------------------------------------------
 
@@ -68,6 +70,7 @@ class EngineCore:
         A request that cannot be served gets a failed record (in the next outputs), its reason in
         `error`; nothing else is disturbed.
         """
+        self.num_added += 1
         seed = request.sampling.seed
         if not isinstance(seed, int):
             seed = self._seed_of(request.index)
@@ -82,7 +85,7 @@ class EngineCore:
         except RequestError as error:
             self._finalise(request_id, record, Status.FAILED, FinishReason.ERROR, None, str(error))
             return
-        sequence = TokenSequence(request, self.cache.page_size, self._drafts.lookback_tokens)
+        sequence = TokenSequence(request, self.cache.page_size, self.drafts.lookback_tokens)
         view = RequestView(
             id=request_id,
             arrival_s=request.arrival_s,
@@ -117,6 +120,10 @@ class EngineCore:
         live = self._live.get(request_id)
         if live is not None and not live.ended:
             self._end(live, Status.ABORTED, FinishReason.ABORT, now_s)
+
+    def unfinished(self) -> list[RequestRecord]:
+        """Records of the requests that have not ended."""
+        return [live.record for live in self._live.values() if not live.ended]
 
     @property
     def has_work(self) -> bool:
@@ -288,6 +295,7 @@ class EngineCore:
                 tokens = tokens[:count]
                 break
         live.sequence.append(tokens)
+        self.num_emitted += len(tokens)
         record = live.record
         record.output_token_ids.extend(tokens)
         record.logprobs.extend(result.logprobs[: len(tokens)])

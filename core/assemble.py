@@ -1,0 +1,238 @@
+"""From overrides to an engine: compose, resolve, build every part, wire them together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from interlock.core.attention import AttentionBackend
+from interlock.core.cache_spec import CacheLayout
+from interlock.core.capabilities import ReturnsLogprobs, RunsModel, ServesAttention
+from interlock.core.checkpoint import load_decoder
+from interlock.core.clock import Clock, VirtualClock, WallClock
+from interlock.core.component import BuildContext
+from interlock.core.drafter import Drafter, FeatureDrafter, TokenDrafter
+from interlock.core.engine import Engine
+from interlock.core.engine_core import EngineCore
+from interlock.core.errors import ConfigError
+from interlock.core.executor import Executor, ModelParts
+from interlock.core.hydra_edge import compose
+from interlock.core.intake import Intake
+from interlock.core.kv_cache import KVCache
+from interlock.core.ledger import StepLedger
+from interlock.core.model import AttentionForm, ModelDescription
+from interlock.core.planes import Planes, torch_dtype
+from interlock.core.planner import DraftRules, Policies
+from interlock.core.pool_size import pool_size
+from interlock.core.registry import Chosen, Registry, load_registry
+from interlock.core.resolver import Resolution, describe_models, resolve
+from interlock.core.settings import AUTO, EngineConfig
+from interlock.core.streams import request_seed
+from interlock.core.text import load_codec
+
+SIMULATED_MAX_LEN = 1 << 18
+"""Longest request where no model sets a limit, in tokens."""
+
+
+def assemble(overrides: Sequence[str] = (), registry: Registry | None = None) -> Engine:
+    """The engine that these overrides choose, as on the command line.
+
+        engine = assemble(["attention=mla", "cache=radix", "spec=eagle"])
+        engine.submit("def main():")
+        for output in engine.outputs(): ...
+
+    Raises:
+        ConfigError: every problem of the configuration at once.
+        CheckpointError: the model's files are not what they should be.
+    """
+    registry = registry or load_registry()
+    return build_engine(compose(overrides, registry), registry)
+
+
+def build_engine(
+    config: EngineConfig, registry: Registry | None = None, clock: Clock | None = None
+) -> Engine:
+    """The engine of a composed configuration; `clock` replaces the executor's own (for replays)."""
+    registry = registry or load_registry()
+    if config.strict_plugins:
+        registry.require_all_plugins()
+    resolution = resolve(config, registry, describe_models(config, registry)).require()
+    return _Builder(config, registry, resolution).engine(clock)
+
+
+@dataclass
+class _Builder:
+    config: EngineConfig
+    registry: Registry
+    resolution: Resolution
+    classes: dict[str, type] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config, model = self.config, self.resolution.model
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self.runs_model = RunsModel() in self.resolution.capabilities
+        self.device = torch.device(config.device)
+        self.dtype = engine_dtype(config, model.dtype)
+        self.max_len = self._max_model_len()
+        self.context = BuildContext(
+            model=model,
+            device=self.device,
+            dtype=self.dtype,
+            page_size=config.cache.page_size,
+            seed=config.seed,
+        )
+
+    def _max_model_len(self) -> int:
+        limit = self.resolution.model.max_positions if self.runs_model else SIMULATED_MAX_LEN
+        asked = self.config.max_model_len
+        if asked is None:
+            return limit
+        if self.runs_model and asked > limit:
+            raise ConfigError(
+                f"max_model_len={asked} is beyond the {limit} positions of model "
+                f"{self.resolution.model.name}"
+            )
+        return asked
+
+    def build(self, seam: str, context: BuildContext | None = None) -> Any:
+        """The chosen component of a seam; its type was checked against the seam's interface."""
+        built = self.resolution.build(seam, context or self.context)
+        self.classes[seam] = type(built)
+        return built
+
+    def engine(self, clock: Clock | None) -> Engine:
+        """Everything, wired."""
+        self.build("parallel")
+        model = self.resolution.model
+        drafter: Drafter | None = self.build("spec") if self.runs_model else None
+        backend: AttentionBackend | None = self.build("attention") if self.runs_model else None
+        groups = [*backend.cache_groups(model.attention, 0)] if backend else []
+        groups += drafter.cache_groups() if drafter else ()
+        layout = CacheLayout.of(groups)
+        pages = pool_size(self.config, layout, self.max_len, self.dtype, self.device)
+        cache = self._cache(layout, pages)
+        parts = None
+        if backend is not None:
+            planes = Planes(
+                layout, [pages] * len(layout.lifetimes), cache.page_size, self.dtype, self.device
+            )
+            parts = self._model_parts(backend, drafter, planes)
+        executor: Executor = self.build("executor", replace(self.context, parts=parts))
+        core = EngineCore(
+            cache=cache,
+            policies=self._policies(),
+            drafts=self._draft_rules(drafter),
+            intake=self._intake(),
+            ledger=StepLedger(),
+            seed_of=lambda index: request_seed(self.config.seed, index),
+        )
+        return Engine(
+            core=core,
+            executor=executor,
+            clock=clock or (VirtualClock() if executor.virtual else WallClock()),
+            resolution=self.resolution,
+            codec=load_codec(model.directory) if model.directory else None,
+            observers=self.registry.observers,
+            planes=parts.planes if parts else None,
+            dtype=self.dtype,
+            classes=self.classes,
+        )
+
+    def _cache(self, layout: CacheLayout, pages: int) -> KVCache:
+        context = replace(self.context, num_pages=pages)
+        return KVCache(
+            layout=layout,
+            allocators=[self.build("cache/allocator", context) for _ in layout.lifetimes],
+            index=self.build("cache/index"),
+            policy=self.build("cache/eviction"),
+            page_size=self.config.cache.page_size,
+            max_requests=self.config.scheduler.max_requests,
+            max_tokens=self.max_len,
+            max_step_tokens=self.config.scheduler.budget_tokens,
+        )
+
+    def _policies(self) -> Policies:
+        return Policies(
+            order=self.build("scheduler/order"),
+            admission=self.build("scheduler/admission"),
+            chunking=self.build("scheduler/chunking"),
+            victim=self.build("scheduler/victim"),
+            budget_tokens=self.config.scheduler.budget_tokens,
+            max_requests=self.config.scheduler.max_requests,
+        )
+
+    def _draft_rules(self, drafter: Drafter | None) -> DraftRules:
+        """From the drafter itself, or from its options where drafts are only simulated."""
+        if drafter is None:
+            options = self.resolution.chosen["spec"].config
+            return DraftRules(num_drafts=int(getattr(options, "num_drafts", 0)))
+        return DraftRules(
+            num_drafts=drafter.num_drafts,
+            lookback_tokens=drafter.lookback_tokens,
+            own_rows=bool(drafter.cache_groups()),
+            host=drafter if isinstance(drafter, TokenDrafter) else None,
+            max_positions=drafter.max_positions,
+        )
+
+    def _intake(self) -> Intake:
+        capabilities, model = self.resolution.capabilities, self.resolution.model
+        executor = self.resolution.chosen["executor"].key
+        unsupported = {}
+        if ReturnsLogprobs() not in capabilities:
+            unsupported["logprobs"] = f"{executor} computes no probabilities"
+        if self.runs_model:
+            unsupported["a prompt of block ids"] = f"{executor} needs token ids"
+        return Intake(
+            vocab_size=model.vocab_size,
+            max_model_len=self.max_len,
+            eos_token_ids=model.eos_token_ids,
+            salt=f"model:{model.name}:{model.directory}".encode(),
+            share_tenants=self.config.cache.share_tenants,
+            unsupported=unsupported,
+        )
+
+    def _model_parts(
+        self, backend: AttentionBackend, drafter: Drafter | None, planes: Planes
+    ) -> ModelParts:
+        feature_drafter = drafter if isinstance(drafter, FeatureDrafter) else None
+        families = list(self.registry.families.values())
+        return ModelParts(
+            decoder=load_decoder(self.resolution.model, families, self.dtype, self.device),
+            attention=backend,
+            planes=planes,
+            verifier=self.build("spec/verifier"),
+            drafter=feature_drafter,
+            draft_attention=self._draft_attention(backend, feature_drafter),
+            device=self.device,
+        )
+
+    def _draft_attention(
+        self, backend: AttentionBackend, drafter: FeatureDrafter | None
+    ) -> AttentionBackend:
+        """The chosen backend if it serves the drafter's form, else an automatic one that does."""
+        model = self.resolution.model
+        if drafter is None or _serves(self.resolution.chosen["attention"], drafter.form, model):
+            return backend
+        for component in self.registry.automatic("attention"):
+            chosen = self.registry.chosen("attention", component.name)
+            if _serves(chosen, drafter.form, model):
+                built = chosen.build(self.context)
+                assert isinstance(built, AttentionBackend)
+                return built
+        raise ConfigError(
+            f"{self.resolution.chosen['spec'].key} has {drafter.form!r} attention layers, which "
+            "no installed attention component computes"
+        )
+
+
+def engine_dtype(config: EngineConfig, model_dtype: str) -> torch.dtype:
+    """The dtype of weights and cache: auto is the checkpoint's on CUDA and float32 on a CPU."""
+    if config.dtype != AUTO:
+        return torch_dtype(config.dtype)
+    return torch.float32 if config.device == "cpu" else torch_dtype(model_dtype)
+
+
+def _serves(chosen: Chosen, form: AttentionForm, model: ModelDescription) -> bool:
+    return ServesAttention(form) in set(chosen.component.provides(chosen.config, model))

@@ -1,0 +1,23 @@
+"""How much of a model's weights a step reads."""
+
+import math
+
+import torch
+
+from interlock.core.model import ModelDescription
+from interlock.core.weights import SafetensorsDirectory
+
+
+def weight_bytes(model: ModelDescription, dtype: torch.dtype) -> int | None:
+    """Bytes of all weights in `dtype`: what every step of a dense model reads.
+
+    None for a mixture of experts (which experts a step reads depends on its tokens) and for a
+    model without files.
+    """
+    if model.directory is None:
+        return None
+    weights = SafetensorsDirectory(model.directory)
+    names = weights.names()
+    if any(".experts." in name for name in names):
+        return None
+    return sum(math.prod(weights.shape(name) or ()) for name in names) * dtype.itemsize
