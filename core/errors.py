@@ -33,3 +33,7 @@ class RequestError(InterlockError):
 
 class ContractError(InterlockError):
     """A component returned something its interface forbids. Names the component."""
+
+
+class RunFolderError(InterlockError):
+    """A run folder cannot be written or read; names the file."""

@@ -1,0 +1,227 @@
+"""What a person sees of a run: a live progress line, and the final tables."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "chunk gap": "chunk_gap", "E2E": "e2el"}
+STATISTICS = {"mean": "mean", "P50": "median", "P90": "p90", "P99": "p99"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run; `now_s` is the run's clock (virtual or wall), `kv_usage` 0 to 1."""
+
+    now_s: float
+    done: int
+    total: int
+    running: int = 0
+    waiting: int = 0
+    output_tokens: int = 0
+    kv_usage: float = 0.0
+
+    def line(self) -> str:
+        """One line of text."""
+        rate = self.output_tokens / self.now_s if self.now_s > 0 else 0.0
+        return (
+            f"{self.done}/{self.total} requests, {self.running} running, {self.waiting} waiting, "
+            f"{rate:,.0f} tokens/s, KV {self.kv_usage:.0%}, {self.now_s:.1f} s"
+        )
+
+
+class ProgressView:
+    """A live line on a terminal; elsewhere a line now and then. Use it as a context manager.
+
+    `shown=False` prints nothing. Only `every_s` of real time apart (0.1 s on a terminal, 10 s
+    elsewhere) does an update cost more than a look at the clock.
+    """
+
+    def __init__(
+        self,
+        shown: bool = True,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(stderr=True)
+        self._clock = clock
+        self._shown = shown
+        self._live = (
+            Live(console=self._console, auto_refresh=False, transient=True)
+            if shown and self._console.is_terminal
+            else None
+        )
+        self._every_s = 0.1 if self._live else 10.0
+        self._next_s = 0.0
+
+    def __enter__(self) -> "ProgressView":
+        self._next_s = self._clock() + self._every_s
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    @property
+    def due(self) -> bool:
+        """True when the next update would be shown: ask before gathering its numbers."""
+        return self._shown and self._clock() >= self._next_s
+
+    def update(self, progress: Progress) -> None:
+        """Show this state, unless the last one is too recent."""
+        if not self.due:
+            return
+        self._next_s = self._clock() + self._every_s
+        if self._live:
+            self._live.update(Text(progress.line()), refresh=True)
+        else:
+            self._console.print(Text(progress.line()))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One request's prompt and output as text, to look at."""
+
+    index: int
+    prompt: str
+    output: str
+
+
+def print_report(
+    console: Console,
+    summary: Mapping[str, Any],
+    composition: Mapping[str, str],
+    inert: Sequence[str] = (),
+    failures: Sequence[tuple[int, str]] = (),
+    sample: Sample | None = None,
+    shown_failures: int = 5,
+) -> None:
+    """Print the final report.
+
+    `summary` is that of `summarize`, `composition` maps a seam to its component's name, `inert`
+    lists the seams whose component was never exercised, `failures` holds (index, reason).
+    """
+    console.print(_composition(composition, inert))
+    console.print(_counts(summary))
+    console.print(_latencies(summary))
+    console.print(_figures(summary))
+    if sample is not None:
+        console.print(_sample(sample))
+    if failures:
+        console.print(_failures(failures, shown_failures))
+
+
+def _composition(composition: Mapping[str, str], inert: Sequence[str]) -> Table:
+    table = Table(title="Composition", title_justify="left", box=None, pad_edge=False)
+    table.add_column("seam")
+    table.add_column("component")
+    for seam, name in composition.items():
+        mark = " [yellow]inert: never exercised in this run[/yellow]" if seam in inert else ""
+        table.add_row(escape(seam), escape(name) + mark)
+    return table
+
+
+def _counts(summary: Mapping[str, Any]) -> Text:
+    parts = [f"{summary['completed']} completed"]
+    parts += [f"{summary[k]} {k}" for k in ("failed", "aborted", "unfinished") if summary[k]]
+    clock: Literal["wall", "virtual"] = summary["clock"]
+    return Text(f"\nRequests: {', '.join(parts)} in {summary['duration']:.2f} s ({clock} clock)")
+
+
+def _latencies(summary: Mapping[str, Any]) -> Table:
+    table = Table(title="Latency (ms)", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    for name in STATISTICS:
+        table.add_column(name, justify="right")
+    table.add_column("of")
+    for label, key in LATENCIES.items():
+        values = [summary[f"{stat}_{key}_ms"] for stat in STATISTICS.values()]
+        of = summary["sets"][key]
+        cells = [number(value, 2) for value in values]
+        table.add_row(label, *cells, f"{of['count']:,} {of['of']}", end_section=True)
+    return table
+
+
+def _figures(summary: Mapping[str, Any]) -> Table:
+    table = Table(title="Throughput and work", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    for label, value in figures(summary).items():
+        table.add_row(label, value)
+    return table
+
+
+def figures(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Label -> value of every figure that is defined for this run."""
+    tokens = summary["tokens"]
+    limits = ", ".join(
+        f"{name.removesuffix('_ms')} <= {limit:g} ms"
+        for name, limit in summary["goodput_limits"].items()
+    )
+    kinds = ("prompt_computed", "recomputed", "decode", "drafted", "padding")
+    named = {
+        "input tokens": number(summary["total_input_tokens"]),
+        "output tokens": number(summary["total_output_tokens"]),
+        "output tokens/s": number(summary["output_throughput"], 1),
+        "requests/s": number(summary["request_throughput"], 2),
+        f"good requests/s ({limits})": number(summary["request_goodput"], 2),
+        "prefix cache hit rate": percent(summary["prefix_cache_hit_rate"]),
+        "KV usage, mean": percent(summary["kv_usage"]["mean"]),
+        "KV usage, peak": percent(summary["kv_usage"]["peak"]),
+        "preemptions": number(summary["preemptions"]),
+        "draft acceptance rate": percent(summary["spec_decode_acceptance_rate"]),
+        "acceptance length": number(summary["spec_decode_acceptance_length"], 2),
+        "tokens emitted per pass": number(summary["emitted_per_pass"], 2),
+        "steps": number(summary["steps"]),
+        "tokens run": f"{tokens['tokens_run']:,} = "
+        + " + ".join(
+            f"{tokens[kind]:,} {kind.replace('_', ' ')}" for kind in kinds if tokens[kind]
+        ),
+        "memory bandwidth used (MBU)": percent(summary["mbu"]),
+    }
+    return {label: value for label, value in named.items() if value != UNDEFINED}
+
+
+UNDEFINED = "-"
+
+
+def number(value: float | None, decimals: int = 0) -> str:
+    """A figure with thousands separators; "-" for one that is not defined."""
+    return UNDEFINED if value is None else f"{value:,.{decimals}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage; "-" for one that is not defined."""
+    return UNDEFINED if value is None else f"{value:.1%}"
+
+
+def _sample(sample: Sample, most: int = 300) -> RenderableType:
+    prompt, output = sample.prompt[-most:], sample.output[:most]
+    title = Text(f"\nRequest {sample.index}: the end of its prompt, and its output", "bold")
+    return Group(title, Text(prompt, "dim"), Text(output))
+
+
+def _failures(failures: Sequence[tuple[int, str]], shown: int) -> Text:
+    lines = [f"\n{len(failures)} failed:"]
+    lines += [f"  request {index}: {_bare(index, reason)}" for index, reason in failures[:shown]]
+    if len(failures) > shown:
+        lines.append(f"  and {len(failures) - shown} more; see requests.jsonl")
+    return Text("\n".join(lines), "red")
+
+
+def _bare(index: int, reason: str) -> str:
+    return reason.removeprefix(f"request {index}: ")

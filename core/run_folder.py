@@ -1,0 +1,213 @@
+"""The folder of a run: written so that a reader finds all of a file or none of it.
+
+requests.jsonl  one line a request in input order, the refused and failed ones included
+summary.json    the figures of `core/metrics.py`
+run.json        the manifest of `core/manifest.py`: what ran, on what, with which config
+steps.jsonl     the decisions of every step, for a rerun
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from interlock.core.errors import RunFolderError
+from interlock.core.request import Request, RequestRecord, TokenLogprobs
+from interlock.core.workload import BadRequest
+
+REQUESTS, SUMMARY, RUN, STEPS = "requests.jsonl", "summary.json", "run.json", "steps.jsonl"
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class StepDecision:
+    """What one step ran, and when on the run's clock: rows of (request index, tokens, drafts)."""
+
+    step: int
+    now_s: float
+    end_s: float
+    rows: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run read back: its manifest (`config` is what was resolved) and its decisions."""
+
+    directory: Path
+    manifest: dict[str, Any]
+    steps: list[StepDecision]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration, as plain values."""
+        config: dict[str, Any] = self.manifest["config"]
+        return config
+
+
+def write_run(
+    directory: Path,
+    entries: Sequence[Request | BadRequest],
+    records: Sequence[RequestRecord],
+    summary: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    steps: Iterable[StepDecision],
+    decode: Decode | None = None,
+) -> None:
+    """Write the four files; `entries` and `records` go together, in input order.
+
+    run.json goes first and comes last: a folder that has it is complete. Raises RunFolderError,
+    naming the file, when the disk is full or the folder cannot be written.
+    """
+    _remove(directory / RUN)
+    lines = (
+        request_line(entry, record, decode) for entry, record in zip(entries, records, strict=True)
+    )
+    write_lines(directory / REQUESTS, lines)
+    write_lines(directory / STEPS, map(asdict, steps))
+    write_lines(directory / SUMMARY, [summary], indent=1)
+    write_lines(directory / RUN, [manifest], indent=1)
+
+
+def request_line(
+    entry: Request | BadRequest, record: RequestRecord, decode: Decode | None = None
+) -> dict[str, Any]:
+    """A line of requests.jsonl. Times are seconds on the run's clock; null where none."""
+    assert entry.index == record.index, f"record {record.index} beside request {entry.index}"
+    request = entry if isinstance(entry, Request) else None
+    hashed = request.hashed_prompt if request else None
+    chunks = [
+        (at_s, size)
+        for at_s, size in zip(record.chunk_times_s, record.chunk_sizes, strict=True)
+        if size
+    ]
+    return {
+        "index": record.index,
+        "status": record.status.value,
+        "finish_reason": record.finish_reason.value if record.finish_reason else None,
+        "error": record.error,
+        "seed": record.seed,
+        "tenant": request.tenant if request else None,
+        "priority": request.priority if request else None,
+        "num_prompt_tokens": record.num_prompt_tokens,
+        "prompt_token_ids": list(request.prompt_token_ids) if request and not hashed else None,
+        "prompt_hash_ids": list(hashed.block_ids) if hashed else None,
+        "output_token_ids": record.output_token_ids,
+        "text": decode(record.output_token_ids) if decode else None,
+        "logprobs": [_logprobs_line(one) for one in record.logprobs] or None,
+        "arrival_s": record.arrival_s,
+        "admitted_s": record.admitted_s,
+        "first_token_s": chunks[0][0] if chunks else None,
+        "finished_s": record.finished_s,
+        "chunk_times_s": [at_s for at_s, _ in chunks],
+        "chunk_sizes": [size for _, size in chunks],
+        "cached_tokens": record.cached_tokens,
+        "drafted_tokens": record.drafted_tokens,
+        "accepted_tokens": record.accepted_tokens,
+        "draft_rounds": record.draft_rounds,
+        "recomputed_tokens": record.recomputed_tokens,
+        "preemptions": record.preemptions,
+    }
+
+
+def _logprobs_line(one: TokenLogprobs) -> dict[str, Any]:
+    """A token of probability 0 has logprob -inf, which JSON lacks: null."""
+    top = [[token, _finite(value)] for token, value in one.top]
+    return {"chosen": _finite(one.chosen), "top": top}
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def write_lines(path: Path, values: Iterable[Any], indent: int | None = None) -> None:
+    """Write JSON values, one a line, to `path`: the old file stays until the new one is whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            for value in values:
+                file.write(json.dumps(value, allow_nan=False, indent=indent) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except NotADirectoryError:
+        pass  # the folder is a file: writing said so
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be removed: {error.strerror or error}") from error
+
+
+def read_run(directory: Path) -> SavedRun:
+    """The manifest and decisions of a complete run.
+
+    Raises RunFolderError, naming the file (and line), when one is missing or corrupt.
+    """
+    if not directory.is_dir():
+        raise RunFolderError(f"{directory}: no such run folder; give a folder that holds {RUN}")
+    manifest = _read_object(directory / RUN)
+    if not isinstance(manifest.get("config"), dict):
+        raise RunFolderError(f"{directory / RUN}: it holds no config, so it is not a run's")
+    steps = [_step(line, place) for place, line in _read_lines(directory / STEPS)]
+    return SavedRun(directory, manifest, steps)
+
+
+def read_requests(directory: Path) -> list[dict[str, Any]]:
+    """The lines of requests.jsonl; raises RunFolderError like `read_run`."""
+    return [line for _, line in _read_lines(directory / REQUESTS)]
+
+
+def read_summary(directory: Path) -> dict[str, Any]:
+    """summary.json; raises RunFolderError like `read_run`."""
+    return _read_object(directory / SUMMARY)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    return _object(_read_text(path), str(path))
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+        place = f"{path}, line {number}"
+        yield place, _object(line, place)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunFolderError(f"{path}: corrupt: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _object(text: str, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise RunFolderError(f"{place}: corrupt: {error}") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{place}: corrupt: not a JSON object")
+    return value
+
+
+def _step(line: Mapping[str, Any], place: str) -> StepDecision:
+    try:
+        rows = tuple(
+            (int(index), int(tokens), int(drafts)) for index, tokens, drafts in line["rows"]
+        )
+        return StepDecision(int(line["step"]), float(line["now_s"]), float(line["end_s"]), rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{place}: corrupt: a step is {{step, now_s, end_s, rows: [[index, tokens, drafts]]}}"
+        ) from error
