@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from interlock.core.capabilities import CarriesTokens
+from interlock.core.component import BuildContext
+from interlock.core.testing.workload_contract import WorkloadContract, byte_context
+from interlock.core.workload import Workload
+from interlock.plugins.frontend import components
+from interlock.plugins.frontend.configs import PromptsConfig, SyntheticConfig, TraceConfig
+
+BY_NAME = {component.name: component for component in components()}
+
+
+def build(config: object) -> Workload:
+    context = BuildContext(model=byte_context().model)
+    return BY_NAME[config.name].make(config, context)
+
+
+class TestPrompts(WorkloadContract):
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path):
+        self.path = tmp_path / "prompts.jsonl"
+        lines = [{"prompt": "Hello"}, {"prompt_token_ids": [1, 2]}, {"prompt": 3}]
+        self.path.write_text("\n".join(map(json.dumps, lines)))
+
+    def make(self) -> Workload:
+        return build(PromptsConfig(path=str(self.path)))
+
+
+class TestPromptsWithARate(TestPrompts):
+    seeded = True
+
+    def make(self) -> Workload:
+        return build(PromptsConfig(path=str(self.path), rate=2.0))
+
+
+class TestSynthetic(WorkloadContract):
+    seeded = True
+
+    def make(self) -> Workload:
+        return build(SyntheticConfig())
+
+
+class TestConversations(WorkloadContract):
+    seeded = True
+
+    def make(self) -> Workload:
+        return build(SyntheticConfig(turns=3, prompt_tokens=16, prefix_tokens=8, output_tokens=8))
+
+
+class TestTrace(WorkloadContract):
+    carries_tokens = False
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path):
+        self.path = tmp_path / "trace.jsonl"
+        line = {"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [0, 9]}
+        self.path.write_text(f"{json.dumps(line)}\n" * 3)
+
+    def make(self) -> Workload:
+        return build(TraceConfig(path=str(self.path)))
+
+
+def test_only_workloads_with_tokens_declare_them():
+    declared = {
+        name: CarriesTokens() in component.provides(component.config(), None)
+        for name, component in BY_NAME.items()
+    }
+    assert declared == {"prompts": True, "synthetic": True, "trace": False}
+
+
+def test_every_option_has_a_help_line_and_a_default():
+    for component in components():
+        options = component.config.__dataclass_fields__.values()
+        assert next(iter(options)).name == "name"
+        assert component.config().name == component.name
+        assert all(o.metadata.get("help") for o in options if o.name != "name")
