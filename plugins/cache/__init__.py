@@ -1,75 +1,63 @@
 """Built-in components: cache (allocators, prefix indexes, eviction policies)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from interlock.core.capabilities import (
-    Capability,
-    Composition,
-    KeepsPages,
-    Requirement,
-    SharesPages,
-    needs,
-)
-from interlock.core.closest import unknown_name
+from interlock.core.capabilities import Capability, KeepsPages, Requirement, SharesPages, needs
 from interlock.core.component import Component
 from interlock.core.model import ModelDescription
-
-HASHES = ("blake2b", "crc32")
-"""Key functions of cache/index=block_hash."""
+from interlock.core.options import option
 
 
-@dataclass
+@dataclass(frozen=True)
 class PagedConfig:
     """Pages one at a time, wherever they are free."""
 
     name: str = "paged"
 
 
-@dataclass
+@dataclass(frozen=True)
 class ContiguousConfig:
     """One contiguous run of pages per request, reserved to its maximum length."""
 
     name: str = "contiguous"
 
 
-@dataclass
+@dataclass(frozen=True)
 class BlockHashConfig:
     """A table from chained page hashes to pages."""
 
     name: str = "block_hash"
-    hash: str = field(
-        default="blake2b",
-        metadata={
-            "help": "key function of a page: blake2b (16-byte digests) or crc32 (cheaper, collides "
-            "more); rows are compared on every hit, so the choice cannot change an output"
-        },
+    hash: Literal["blake2b", "crc32"] = option(
+        "blake2b",
+        "key function: blake2b (16-byte digests) or crc32 (cheaper, collides more); rows are "
+        "compared on every hit, so the choice cannot change an output",
     )
 
 
-@dataclass
+@dataclass(frozen=True)
 class RadixConfig:
     """A radix tree over page rows."""
 
     name: str = "radix"
 
 
-@dataclass
+@dataclass(frozen=True)
 class NoIndexConfig:
     """No page outlives its request."""
 
     name: str = "none"
 
 
-@dataclass
+@dataclass(frozen=True)
 class LRUConfig:
     """The run unused for the longest time goes first."""
 
     name: str = "lru"
 
 
-@dataclass
+@dataclass(frozen=True)
 class FIFOConfig:
     """The run indexed first goes first."""
 
@@ -94,17 +82,6 @@ def _shared_pages_needed(config: Any, _model: ModelDescription | None) -> Iterab
     )
 
 
-def _block_hash_needs(
-    config: BlockHashConfig, model: ModelDescription | None
-) -> Iterable[Requirement]:
-    def known_hash(_composition: Composition) -> str | None:
-        if config.hash in HASHES:
-            return None
-        return f"cache.index.hash: {unknown_name('hash', config.hash, HASHES)}"
-
-    return (*_shared_pages_needed(config, model), known_hash)
-
-
 def components() -> list[Component]:
     """Every built-in choice of cache/allocator, cache/index and cache/eviction."""
     here = "interlock.plugins.cache"
@@ -119,7 +96,7 @@ def components() -> list[Component]:
         ),
         Component(
             "cache/index", "block_hash", BlockHashConfig, f"{here}.block_hash:build",
-            "chained page hashes", provides=_keeps_pages, requires=_block_hash_needs,
+            "chained page hashes", provides=_keeps_pages, requires=_shared_pages_needed,
         ),
         Component(
             "cache/index", "radix", RadixConfig, f"{here}.radix:build",

@@ -8,11 +8,9 @@ from hashlib import blake2b
 import numpy as np
 
 from interlock.core.batch import PageId, Pages
-from interlock.core.closest import unknown_name
 from interlock.core.component import BuildContext
-from interlock.core.errors import ConfigError
 from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run
-from interlock.plugins.cache import HASHES, BlockHashConfig
+from interlock.plugins.cache import BlockHashConfig
 
 KeyFunction = Callable[[bytes, bytes], bytes]
 """(key of the page before, or of the salt; this page's row) -> this page's key."""
@@ -48,15 +46,8 @@ class BlockHashIndex(PrefixIndex):
     cost one key and one comparison a page; memory is one row and one small object a page.
     """
 
-    def __init__(self, hash: str = "blake2b", key_function: KeyFunction | None = None) -> None:
-        """Use a built-in key function by name, or any `key_function` (tests use weak ones).
-
-        Raises:
-            ConfigError: the name is not one of HASHES.
-        """
-        if hash not in HASHES:
-            raise ConfigError(f"cache.index.hash: {unknown_name('hash', hash, HASHES)}")
-        self._key = key_function or {"blake2b": blake2b_key, "crc32": crc32_key}[hash]
+    def __init__(self, key_function: KeyFunction = blake2b_key) -> None:
+        self._key = key_function
         self._table: dict[bytes, list[_Entry]] = {}
         self._entries: dict[int, _Entry] = {}
         self._page_ids = _NO_PAGES
@@ -163,4 +154,4 @@ def _rows(key: PrefixKey) -> Iterator[bytes]:
 
 def build(config: BlockHashConfig, _context: BuildContext) -> BlockHashIndex:
     """An empty index with the configured key function."""
-    return BlockHashIndex(config.hash)
+    return BlockHashIndex({"blake2b": blake2b_key, "crc32": crc32_key}[config.hash])

@@ -1,0 +1,81 @@
+"""The cache group declares its components, what they provide and what they require."""
+
+import subprocess
+import sys
+
+import pytest
+
+from interlock.core.capabilities import Composition, KeepsPages, SharesPages
+from interlock.core.component import BuildContext, Component
+from interlock.core.model import ModelDescription
+from interlock.core.options import decode
+from interlock.plugins.cache import components
+from interlock.plugins.cache.block_hash import BlockHashIndex, crc32_key
+
+COMPONENTS = {(component.seam, component.name): component for component in components()}
+
+
+def provided(component: Component) -> set[object]:
+    return set(component.provides(component.config(), None))
+
+
+def reasons(component: Component, *capabilities: object) -> list[str]:
+    composition = Composition({}, frozenset(capabilities), None)
+    requirements = component.requires(component.config(), None)
+    return [reason for requirement in requirements if (reason := requirement(composition))]
+
+
+def context() -> BuildContext:
+    model = ModelDescription.__new__(ModelDescription)
+    return BuildContext(model=model, num_pages=9)
+
+
+def test_every_choice_of_the_three_cache_seams_is_declared() -> None:
+    assert set(COMPONENTS) == {
+        ("cache/allocator", "paged"), ("cache/allocator", "contiguous"),
+        ("cache/index", "block_hash"), ("cache/index", "radix"), ("cache/index", "none"),
+        ("cache/eviction", "lru"), ("cache/eviction", "fifo"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("component", COMPONENTS.values(), ids=lambda c: f"{c.seam}={c.name}")
+def test_component_is_built_from_its_default_config(component: Component) -> None:
+    instance = component.make(component.config(), context())
+    assert component.config().name == component.name
+    assert getattr(instance, "num_pages", 9) == 9 or instance.num_pages() == 0
+
+
+@pytest.mark.parametrize("name", ["block_hash", "radix"])
+def test_index_that_keeps_pages_needs_pages_that_can_be_shared(name: str) -> None:
+    component = COMPONENTS["cache/index", name]
+    assert provided(component) == {KeepsPages()}
+    assert reasons(component, SharesPages()) == []
+    (reason,) = reasons(component)
+    assert reason.startswith(f"cache/index={name} keeps pages for later requests, which needs")
+
+
+def test_no_index_goes_with_any_allocator() -> None:
+    component = COMPONENTS["cache/index", "none"]
+    assert provided(component) == set()
+    assert reasons(component) == []
+
+
+def test_only_the_paged_allocator_shares_pages() -> None:
+    assert provided(COMPONENTS["cache/allocator", "paged"]) == {SharesPages()}
+    assert provided(COMPONENTS["cache/allocator", "contiguous"]) == set()
+
+
+def test_hash_option_selects_the_key_function() -> None:
+    component = COMPONENTS["cache/index", "block_hash"]
+    problems: list[str] = []
+    config = decode(component.config, {"hash": "crc32"}, "cache.index", problems)
+    index = component.make(config, context())
+    assert isinstance(index, BlockHashIndex)
+    assert index._key is crc32_key
+    decode(component.config, {"hash": "md5"}, "cache.index", problems)
+    assert problems == ["cache.index.hash='md5' is not one of blake2b, crc32"]
+
+
+def test_declaring_the_components_imports_no_torch() -> None:
+    code = "import sys, interlock.plugins.cache; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
