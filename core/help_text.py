@@ -1,9 +1,11 @@
 """The text of --help: every group, every choice with its source, every setting, how to quote."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
+from typing import Any
 
-from interlock.core.options import describe
+from interlock.core.options import describe, plain
 from interlock.core.overrides import QUOTING
 from interlock.core.presets import find_presets
 from interlock.core.registry import Registry
@@ -63,9 +65,12 @@ def _fields(kind: type, prefix: str) -> Iterator[str]:
         if dataclasses.is_dataclass(value):
             yield from _fields(type(value), f"{prefix}{field.name}.")
             continue
-        shown = "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
         about = field.metadata.get("help") or describe(field.type)
-        yield f"  {prefix}{field.name}={shown.lower() if isinstance(value, bool) else shown}  {about}"
+        yield f"  {prefix}{field.name}={_shown(value)}  {about}"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(plain(value)).strip('"')
 
 
 def _line(name: str, summary: str, source: str) -> str:

@@ -12,6 +12,7 @@ import pluggy
 from interlock.core import hooks
 from interlock.core.closest import unknown_name
 from interlock.core.component import Component
+from interlock.core.errors import PluginError
 from interlock.core.model import ModelFamily
 from interlock.core.seams import SEAMS, children_of
 from interlock.core.settings import AUTO
@@ -80,7 +81,7 @@ def load_plugin(entry_point: EntryPoint) -> Contribution | BrokenPlugin:
 def cause_of(error: BaseException) -> str:
     """An exception in one line: its type and message."""
     message = " ".join(str(error).split())
-    if isinstance(error, hooks.PluginError):
+    if isinstance(error, PluginError):
         return message
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 

@@ -108,13 +108,8 @@ def resolve(
     for a CUDA device). Raises PluginError for a choice that no plugin offers. Problems are in the
     result, not raised: see `Resolution.require`.
     """
-    if not models:
-        raise ConfigError("model=auto: no model is shipped here; set model=DIRECTORY")
-    best = min(_candidates(config, registry, models), key=lambda c: len(c.problems()))
+    best = _best(config, registry, models)
     problems = [*_device_problems(config.device, cuda_devices or _torch_cuda_devices)]
-    if best.dtype not in DTYPES:
-        offer = ", ".join(f"dtype={name}" for name in DTYPES if name != AUTO)
-        problems.append(Problem(f"dtype={config.dtype}", f"{best.dtype} is not served", (offer,)))
     found = best.problems()
     problems += [
         Problem(identity[0], reason, tuple(_remedies(identity, found, best, registry)))
@@ -127,6 +122,13 @@ def resolve(
         capabilities=best.composition().capabilities,
         problems=tuple(problems),
     )
+
+
+def reasons_against(
+    config: EngineConfig, registry: Registry, models: Sequence[ModelDescription]
+) -> tuple[str, ...]:
+    """What `resolve` would report about components and model, without looking for remedies."""
+    return tuple(_best(config, registry, models).problems().values())
 
 
 def describe_models(config: EngineConfig, registry: Registry) -> list[ModelDescription]:
@@ -142,19 +144,35 @@ def describe_models(config: EngineConfig, registry: Registry) -> list[ModelDescr
     return [describe_model(find_model(config.model), families)]
 
 
+def _best(
+    config: EngineConfig, registry: Registry, models: Sequence[ModelDescription]
+) -> _Candidate:
+    if not models:
+        raise ConfigError("model=auto: no model is shipped here; set model=DIRECTORY")
+    return min(_candidates(config, registry, models), key=lambda c: len(c.problems()))
+
+
 def _candidates(
     config: EngineConfig, registry: Registry, models: Sequence[ModelDescription]
 ) -> Iterator[_Candidate]:
     settings = flat_settings(config)
     options = [_choices_of(seam, config.choices[seam], registry) for seam in SEAMS]
-    for model, *chosen in itertools.product(models, *options):
-        yield _Candidate(
-            {choice.component.seam: choice for choice in chosen},
-            model,
-            config.device,
-            model.dtype if config.dtype == AUTO else config.dtype,
-            settings,
-        )
+    for model in models:
+        for chosen in itertools.product(*options):
+            yield _Candidate(
+                {choice.component.seam: choice for choice in chosen},
+                model,
+                config.device,
+                dtype_of(config, model),
+                settings,
+            )
+
+
+def dtype_of(config: EngineConfig, model: ModelDescription) -> str:
+    """Of weights and cache: `auto` is float32 on a CPU and the checkpoint's own on CUDA."""
+    if config.dtype != AUTO:
+        return config.dtype
+    return "float32" if config.device == "cpu" else model.dtype
 
 
 def _choices_of(seam: str, choice: Choice, registry: Registry) -> list[Chosen]:

@@ -72,7 +72,7 @@ class EngineConfig:
     """Everything that was chosen for a run, before any of it is built."""
 
     model: str = option(AUTO, "name of a shipped model, a model directory, or auto")
-    dtype: str = option(AUTO, "of weights and cache: " + ", ".join(DTYPES) + " (auto: the model's)")
+    dtype: str = option(AUTO, f"{', '.join(DTYPES)} (auto: float32 on a CPU, else the model's)")
     device: str = option("cpu", "cpu, cuda or cuda:N")
     seed: int = option(0, "every random choice of the run derives from it")
     threads: int | None = option(None, "CPU threads of torch; null: torch's default")

@@ -22,12 +22,10 @@ GROUPS = (attention, cache, scheduler, speculative, parallel, executor, frontend
 @hookimpl
 def interlock_components() -> list[Component]:
     """Every built-in component."""
-    return [
-        component for group in GROUPS for component in getattr(group, "components", lambda: [])()
-    ]
+    return [component for group in GROUPS for component in group.components()]
 
 
 @hookimpl
 def interlock_model_families() -> list[ModelFamily]:
     """Every built-in model family."""
-    return list(getattr(models, "model_families", lambda: [])())
+    return models.model_families()

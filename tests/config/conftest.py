@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
 from interlock.core.registry import Registry, build_registry
 
 HEADER = """

@@ -1,6 +1,7 @@
 """Plugins are found, judged and taken in whole or not at all."""
 
 import pytest
+
 from interlock.core.component import BuildContext
 from interlock.core.errors import ContractError, PluginError
 
