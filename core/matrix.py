@@ -72,7 +72,9 @@ class _Accepted:
         for seam, name in choices:
             chosen[seam] = Choice(name, self._config(seam, name))
         config = dataclasses.replace(self.base, choices=chosen)
-        return reasons_against(config, self.registry, [self.model])
+        where, name = str(self.model.directory), f"models/{self.model.name}"
+        reasons = reasons_against(config, self.registry, [self.model])
+        return tuple(reason.replace(where, name) for reason in reasons)
 
     def _config(self, seam: str, name: str) -> Any:
         """Default options; an empty text option (a path) is one the user must give: a stand-in."""
