@@ -247,7 +247,7 @@ class EngineCore:
         emitted = self._emit(row, result, now_s) if row.samples else 0
         accepted = min(len(result.kept_path), emitted)
         if is_pass:
-            self._account_pass(row, accepted)
+            self._account_pass(row, accepted, emitted)
         live.computed = row.start + row.tokens + accepted
         live.high_water = max(live.high_water, live.computed)
         live.draft = result.draft if row.draft_limit else NO_DRAFT
@@ -275,10 +275,11 @@ class EngineCore:
         )
         return is_pass
 
-    def _account_pass(self, row: PlannedRow, accepted: int) -> None:
+    def _account_pass(self, row: PlannedRow, accepted: int, emitted: int) -> None:
         drafted = len(row.draft.tokens)
         record = row.live.record
         record.target_passes += 1
+        record.pass_tokens += emitted
         if drafted:
             self.ledger.verified(drafted, accepted)
             record.draft_rounds += 1

@@ -13,6 +13,9 @@ from interlock.core.ledger import StepLedger as StepLedger
 from interlock.core.request import RequestRecord, Status
 from interlock.core.settings import LimitsConfig
 
+DETAILED_TOKENS = 100_000
+"""A longer list of inter-token times makes a summary that nobody opens."""
+
 
 def given(limits: LimitsConfig) -> dict[str, float]:
     """The limits that are set: {"ttft_ms": 500.0}."""
@@ -39,14 +42,17 @@ def summarize(
     clock: Literal["wall", "virtual"] = "wall",
     bytes_moved: int | None = None,
     peak_bytes_per_s: float | None = None,
-    detailed: bool = True,
+    detailed: bool | None = None,
 ) -> dict[str, Any]:
     """The summary of a run; `records` in input order, failed ones included.
 
     Latencies, token totals and throughput count *completed* requests only (`sets` names each
-    set and its size). Duration runs from the first scheduled arrival to the last event. With
-    `detailed`, the per-request lists of vLLM are added (seconds, input order, null where none).
+    set and its size). Duration runs from the first scheduled arrival to the last event.
+    `detailed` adds the per-request lists of vLLM (seconds, input order, null where none); None
+    adds them to runs of up to DETAILED_TOKENS output tokens (requests.jsonl has it all anyway).
     """
+    if detailed is None:
+        detailed = sum(len(r.output_token_ids) for r in records) <= DETAILED_TOKENS
     limits = limits or LimitsConfig()
     completed = [r for r in records if r.status is Status.FINISHED]
     found = [latencies(r) for r in completed]
@@ -70,7 +76,6 @@ def summarize(
         **_latency_statistics(found),
         **_speculation(ledger),
         **_engine(records, ledger),
-        "emitted_per_pass": emitted_per_pass(completed),
         "mbu": None,
     }
     if bytes_moved is not None and peak_bytes_per_s:
@@ -97,13 +102,6 @@ def max_concurrent(records: Sequence[RequestRecord]) -> int:
     events = [(r.arrival_s, 1) for r in served]
     events += [(r.finished_s, -1) for r in served if r.finished_s is not None]
     return max(accumulate(change for _, change in sorted(events)), default=0)
-
-
-def emitted_per_pass(completed: Sequence[RequestRecord]) -> float | None:
-    """Tokens per (request x step) of decode and verify, the pass that ends a prefill left out."""
-    answered = [r for r in completed if r.output_token_ids]
-    tokens = sum(len(r.output_token_ids) - 1 for r in answered)
-    return _ratio(tokens, sum(r.target_passes - 1 for r in answered))
 
 
 def _ratio(part: float, whole: float | None) -> float | None:
@@ -172,6 +170,9 @@ def _engine(records: Sequence[RequestRecord], ledger: StepLedger) -> dict[str, A
     return {
         "prefix_cache_hit_rate": _ratio(
             sum(r.cached_tokens for r in admitted), sum(r.num_prompt_tokens for r in admitted)
+        ),
+        "emitted_per_pass": _ratio(
+            sum(r.pass_tokens for r in records), sum(r.target_passes for r in records)
         ),
         "preemptions": sum(r.preemptions for r in records),
         "kv_usage": {

@@ -153,6 +153,9 @@ class RequestRecord:
     accepted_tokens: int = 0
     draft_rounds: int = 0
     target_passes: int = 0
+    """Decode and verify rows; the rows of a prefill (also after a preemption) are none."""
+    pass_tokens: int = 0
+    """Tokens emitted by those."""
     recomputed_tokens: int = 0
     preemptions: int = 0
 

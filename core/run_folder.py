@@ -67,8 +67,8 @@ def write_run(
     )
     write_lines(directory / REQUESTS, lines)
     write_lines(directory / STEPS, map(asdict, steps))
-    write_lines(directory / SUMMARY, [summary], indent=1)
-    write_lines(directory / RUN, [manifest], indent=1)
+    write_file(directory / SUMMARY, _object_lines(summary))
+    write_file(directory / RUN, [json.dumps(manifest, allow_nan=False, indent=1)])
 
 
 def request_line(
@@ -122,14 +122,31 @@ def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def write_lines(path: Path, values: Iterable[Any], indent: int | None = None) -> None:
-    """Write JSON values, one a line, to `path`: the old file stays until the new one is whole."""
+def _object_lines(values: Mapping[str, Any]) -> Iterator[str]:
+    """A JSON object with a line for each key, long lists in one line."""
+    yield "{"
+    last = len(values) - 1
+    for place, (key, value) in enumerate(values.items()):
+        comma = "," if place < last else ""
+        yield f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}{comma}"
+    yield "}"
+
+
+def write_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write JSON values, one a line, to `path`; see `write_file`."""
+    write_file(path, (json.dumps(value, allow_nan=False) for value in values))
+
+
+def write_file(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to `path`: the old file stays until the new one is whole.
+
+    Raises RunFolderError, naming the file, for whatever the system refuses.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
-            for value in values:
-                file.write(json.dumps(value, allow_nan=False, indent=indent) + "\n")
+            file.writelines(f"{line}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

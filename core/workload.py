@@ -21,7 +21,7 @@ class WorkloadContext:
     apply_chat_template: Callable[[Sequence[Mapping[str, str]]], list[int]] | None
     """Messages to the ids of a prompt that asks for an answer; None without a chat template.
 
-    Raises RequestError for messages that the template refuses."""
+    Raises an InterlockError for messages that the template refuses."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ def answered(
         finished_s=chunks_ms[-1][0] / 1e3,
         chunk_times_s=[at / 1e3 for at, _ in chunks_ms],
         chunk_sizes=[size for _, size in chunks_ms],
-        target_passes=len(chunks_ms),
+        target_passes=len(chunks_ms) - 1,
+        pass_tokens=sum(size for _, size in chunks_ms[1:]),
     )
 
 
@@ -42,5 +43,4 @@ def running(index: int) -> RequestRecord:
         admitted_s=0.0,
         chunk_times_s=[0.001],
         chunk_sizes=[1],
-        target_passes=1,
     )

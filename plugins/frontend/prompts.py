@@ -12,7 +12,7 @@ from typing import Any
 
 from interlock.core.closest import unknown_name
 from interlock.core.component import BuildContext
-from interlock.core.errors import ConfigError, RequestError, WorkloadError
+from interlock.core.errors import ConfigError, InterlockError, RequestError, WorkloadError
 from interlock.core.request import Request, SamplingParams
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.plugins.frontend.arrivals import arrival_times, stream
@@ -82,7 +82,7 @@ def _entry(
             priority=_checked(line, "priority", 0),
             prompt_text=text,
         )
-    except RequestError as problem:
+    except InterlockError as problem:
         return BadRequest(index, f"{problem} ({place})")
 
 

@@ -140,6 +140,12 @@ def test_request_lists_have_an_entry_for_every_request_in_order():
     assert "itls" not in summarize(records, ledger(), detailed=False)
 
 
+def test_request_lists_are_left_out_of_long_runs():
+    long = [answered(0, [(1, 100_000)])]
+    assert "itls" in summarize(long, ledger())
+    assert "itls" not in summarize([*long, answered(1, [(1, 1)])], ledger())
+
+
 def test_acceptance_length_counts_rounds_and_the_bonus_token():
     account = ledger()
     for drafted, accepted in ((4, 4), (4, 2), (2, 0), (3, 2)):
