@@ -253,7 +253,7 @@ class EngineCore:
         live.draft = result.draft if row.draft_limit else NO_DRAFT
         assert live.holding is not None
         self.cache.index_computed(live.holding, live.computed, now_s)
-        reason = self._finish_reason(live) if row.samples else None
+        reason = self._finish_reason(live) if emitted else None
         if reason is not None:
             self._end(live, Status.FINISHED, reason, now_s)
         else:
