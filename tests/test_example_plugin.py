@@ -69,7 +69,7 @@ def test_run_with_the_policy_evicts_by_it_and_says_so(installed: Installed, tmp_
         "cache/eviction=lfu",
         "cache.eviction.half_life_s=60",
         "executor=fixed",
-        "cache.num_pages=64",
+        "cache.num_pages=48",
         "workload.num_requests=12",
         f"hydra.run.dir={run_dir}",
         cwd=tmp_path,
@@ -81,4 +81,5 @@ def test_run_with_the_policy_evicts_by_it_and_says_so(installed: Installed, tmp_
         "version": "0.1.0",
     }
     assert manifest["config"]["cache"]["eviction"]["half_life_s"] == 60.0
+    assert manifest["counters"]["cache/eviction"]["evicted_pages"] > 0
     assert "cache/eviction" not in manifest["inert"]

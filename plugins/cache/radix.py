@@ -58,9 +58,11 @@ class RadixIndex(PrefixIndex):
     """Runs of pages as edges of a tree, one tree a salt (Zheng et al., NeurIPS 2024, section 3).
 
     Rows are compared a run at a time by vectorised code: Python runs once a node, not once a page.
-    An insertion that continues a leaf extends it in place. One that leaves a run in its middle
-    splits it there: the existing Run object keeps the tail and what follows, a new one with the
-    same statistics gets the pages before it; both copy, so memory follows the pages kept.
+    An insertion right after the last page of a leaf, which the caller holds, extends it in place.
+    One that went through known rows first starts a run of its own, since the leaf may be an
+    eviction candidate. One that leaves a run in its middle splits it there: the existing Run object
+    keeps the tail and what follows, a new one with the same statistics gets the pages before it.
+    Both copy, so memory follows the pages kept.
 
     Where a page is: `_where[page]` packs the number of its node and its distance from the root.
     Dropping a page leaves the entry as it is: it holds only if that node really has the page there.
@@ -112,7 +114,7 @@ class RadixIndex(PrefixIndex):
         if done < len(units):
             if node is not None and used < len(node.pages):
                 node = self._split(node, used)
-            self._add(key.salt, node, units[done:], pages[done:])
+            self._add(key.salt, node, units[done:], pages[done:], extend=done == 0)
             parts.append(pages[done:])
         return Inserted(_joined(parts), len(units) - done)
 
@@ -134,11 +136,13 @@ class RadixIndex(PrefixIndex):
             return None
         return node, place + 1
 
-    def _add(self, salt: bytes, parent: _Node | None, rows: Units, pages: Pages) -> None:
+    def _add(
+        self, salt: bytes, parent: _Node | None, rows: Units, pages: Pages, extend: bool
+    ) -> None:
         """Index pages after the end of `parent`, whose next row is none of its nodes'."""
         depth = parent.depth_pages + len(parent.pages) if parent else 0
         self._size += len(pages)
-        if parent and not parent.children:
+        if parent and extend and not parent.children:
             parent.append(rows, pages)
             node = parent
         else:

@@ -35,8 +35,6 @@ class TestBlockHashIndexWithThreeKeys(IndexContract):
 
 
 class TestRadixIndex(IndexContract):
-    examples = 80
-
     def make(self) -> PrefixIndex:
         return RadixIndex()
 
@@ -66,6 +64,15 @@ def test_radix_insertion_after_a_leaf_extends_its_run() -> None:
         index.insert(b"", tuple(range(1, length + 1)), length - 1)
     assert list(index.index.runs()) == [run]
     assert len(run.pages) == 39
+    index.check()
+
+
+def test_radix_insertion_through_known_rows_leaves_their_run_as_it_was() -> None:
+    index = CheckedIndex(RadixIndex(), 1)
+    index.insert(b"", (1, 2))
+    (known,) = index.index.runs()
+    index.insert(b"", (1, 2, 3))
+    assert (len(known.pages), known.children) == (2, 1)
     index.check()
 
 
