@@ -2,8 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from interlock.core.capabilities import CarriesTokens, Requirement, needs
+from interlock.core.capabilities import (
+    CarriesTokens,
+    Composition,
+    Requirement,
+    RunsModel,
+    SimulatesDrafts,
+    needs,
+)
 from interlock.core.closest import unknown_name
 from interlock.core.component import Component
 from interlock.core.errors import ConfigError
@@ -46,6 +54,19 @@ class NgramConfig:
 
 
 @dataclass(frozen=True)
+class EagleConfig:
+    """EAGLE-1: a chain drafted by one trained layer over the target's features."""
+
+    name: str = "eagle"
+    num_drafts: int = option(5, "candidates per request and step, 1 or more")
+    path: str | None = option(None, "directory of the head; null: `eagle` in the model's directory")
+
+    def __post_init__(self) -> None:
+        if self.num_drafts < 1:
+            raise ConfigError(f"num_drafts={self.num_drafts} is not a whole number >= 1")
+
+
+@dataclass(frozen=True)
 class TargetOnlyConfig:
     """A candidate is accepted when it is the token that the target draws."""
 
@@ -62,6 +83,10 @@ def components() -> list[Component]:
             "prompt lookup: copies what followed the same tokens before", requires=_ngram_needs,
         ),
         Component(
+            "spec", "eagle", EagleConfig, f"{here}.eagle:build",
+            "a trained layer over the target's features drafts a chain", requires=_eagle_needs,
+        ),
+        Component(
             "spec/verifier", "target_only", TargetOnlyConfig, f"{here}.target_only:build",
             "accepts what the target draws itself; exact for every draft",
         ),
@@ -74,3 +99,38 @@ def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Itera
         "are block hashes); use spec=none or a workload with token ids"
     )
     return (needs(CarriesTokens(), reason),)
+
+
+def eagle_directory(config: EagleConfig, model: ModelDescription | None) -> Path | None:
+    """Where the head of this model is expected; None for a model without a directory."""
+    if config.path is not None:
+        return Path(config.path).expanduser()
+    return model.directory / "eagle" if model and model.directory else None
+
+
+def _eagle_needs(config: EagleConfig, model: ModelDescription | None) -> Iterable[Requirement]:
+    def a_forward_pass(composition: Composition) -> str | None:
+        if composition.has(RunsModel()) or composition.has(SimulatesDrafts()):
+            return None
+        return (
+            "spec=eagle drafts from the features of a real forward pass, or has its drafts "
+            "simulated, and the executor does neither; use executor=torch or spec=none"
+        )
+
+    def a_head(composition: Composition) -> str | None:
+        if not composition.has(RunsModel()):
+            return None
+        directory = eagle_directory(config, model)
+        if directory is None:
+            return "spec=eagle has no trained head: set spec.path, the model has no directory"
+        missing = [f for f in ("config.json", "model.safetensors") if not (directory / f).is_file()]
+        if not missing:
+            return None
+        target = model.directory if model and model.directory else "MODEL"
+        return (
+            f"spec=eagle has no trained head: {directory} lacks {' and '.join(missing)}; train one "
+            f"with `python -m interlock.models.recipe.train_eagle --target {target} --out "
+            f"{directory}`, or set spec.path"
+        )
+
+    return (a_forward_pass, a_head)
