@@ -1,0 +1,49 @@
+# `make run` answers with one engine on one workload; ARGS are more choices and settings.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet
+
+.PHONY: run test lint format types page clean
+
+run: $(VENV)/.installed
+	$(BIN)/python run.py attention=mla cache=radix spec=eagle $(ARGS)
+
+test: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.installed-dev types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Links that let a type checker find core/ and plugins/ under their installed names.
+types:
+	@mkdir -p .types/interlock
+	@ln -sfn ../../core .types/interlock/core
+	@ln -sfn ../../plugins .types/interlock/plugins
+
+# The generated compatibility page.
+page: $(VENV)/.installed
+	$(BIN)/python -m interlock.core.matrix docs/compatibility.md
+
+# torch comes first and pinned: a bare requirement would pull gigabytes of CUDA libraries.
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0 "triton==3.7.1; sys_platform == 'linux'"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e '.[test,dev]'
+	@touch $@
+
+clean:
+	rm -rf build dist .types *.egg-info

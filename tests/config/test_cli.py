@@ -1,0 +1,114 @@
+"""The command line: help, clean refusals, and the folder a run leaves."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlock.core import cli
+from interlock.core.help_text import help_text
+from interlock.core.registry import load_registry
+from interlock.core.seams import SEAMS
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> int:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["interlock", *arguments])
+    try:
+        cli.main()
+    except SystemExit as exit_:
+        return int(exit_.code or 0)
+    return 0
+
+
+def test_help_lists_every_choice_with_its_source_and_never_imports_torch():
+    code = (
+        "import sys; sys.argv = ['interlock', 'run', '--help']\n"
+        "from interlock.core.cli import main; main()\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for seam in SEAMS:
+        assert f"\n  {seam}: " in done.stdout
+        for name in load_registry().names(seam):
+            assert f"\n    {name} " in done.stdout
+    assert "spec.num_drafts=" in done.stdout
+    assert "cache.page_size=16  tokens in a page" in done.stdout
+
+
+def test_help_names_a_strangers_distribution(install, registry_of):
+    body = """
+@dataclass
+class Config:
+    depth: int = option(3, "how deep")
+
+@hookimpl
+def interlock_components():
+    return [Component("spec", "afar", Config, "m:b", "drafts from afar")]
+"""
+    text = help_text(registry_of(install("afar", body), install("gone", "import z")))
+    assert "drafts from afar [afar 1.0]\n      spec.depth=3  how deep" in text
+    assert "plugin gone 1.0 (gone = gone) is left out: ModuleNotFoundError" in text
+
+
+def test_mistakes_are_a_list_on_standard_error_with_status_1(monkeypatch, tmp_path, capsys):
+    assert run_main(monkeypatch, tmp_path, "run", "cache=radx", "seed=x") == 1
+    output = capsys.readouterr()
+    assert output.err.splitlines() == [
+        "Interlock cannot start:",
+        "- no cache named 'radx'; did you mean 'radix'? known: block_hash, contiguous, none, radix",
+        "- seed='x' is not a whole number",
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_with_an_unknown_choice_stops_before_its_first_job(monkeypatch, tmp_path, capsys):
+    assert run_main(monkeypatch, tmp_path, "-m", "cache=radix,nine") == 1
+    assert "no cache named 'nine'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_composition_leaves_its_reasons_in_the_run_folder(monkeypatch, tmp_path, capsys):
+    arguments = ("executor=fixed", "workload=prompts", "strict_plugins=true")
+    assert run_main(monkeypatch, tmp_path, *arguments) == 1
+    assert "workload.path is not set" in capsys.readouterr().err
+    (refused,) = tmp_path.rglob("refused.json")
+    assert json.loads(refused.read_text())["overrides"] == list(arguments)
+    assert refused.parent.name.endswith("-auto-radix-none")
+    assert (refused.parent / ".hydra" / "config.yaml").is_file()
+
+
+def test_a_refused_cell_of_a_sweep_does_not_stop_the_others(monkeypatch, tmp_path, capsys):
+    arguments = ("-m", "executor=fixed", "workload.num_requests=1,-1,2", "progress=false")
+    assert run_main(monkeypatch, tmp_path, *arguments) == 1
+    assert "workload.num_requests=-1 is not at least 1" in capsys.readouterr().err
+    assert len(list(tmp_path.rglob("refused.json"))) == 1
+    assert len(list(tmp_path.rglob("summary.json"))) == 2
+
+
+def test_a_saved_configuration_runs_again(monkeypatch, tmp_path, capsys):
+    first = ("executor=fixed", "workload.num_requests=1", "seed=9", "progress=false")
+    assert run_main(monkeypatch, tmp_path, *first) == 0
+    (saved,) = tmp_path.rglob(".hydra")
+    again = tmp_path / "again"
+    again.mkdir()
+    assert run_main(monkeypatch, again, "-cp", str(saved), "-cn", "config") == 0
+    (summary,) = again.rglob("summary.json")
+    assert summary.is_file()
+
+
+def test_version_is_ours(monkeypatch, tmp_path, capsys):
+    assert run_main(monkeypatch, tmp_path, "--version") == 0
+    assert capsys.readouterr().out.startswith("interlock 0.")
+
+
+def test_the_committed_compatibility_page_is_current():
+    from interlock.core.matrix import built_in_page
+
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    assert page == built_in_page(), "run `python -m interlock.core.matrix`"

@@ -1,0 +1,101 @@
+"""Who may import what, and what a component may not call. Read from the syntax trees."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORE = sorted(ROOT.glob("core/**/*.py"))
+PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
+EDGE = {"core/hydra_edge.py", "core/cli.py"}
+IMPURE: dict[str, set[str] | None] = {
+    "time": {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"},
+    "random": None,
+    "numpy.random": {"seed", "rand", "randn", "randint", "random", "choice", "shuffle"},
+    "torch": {"manual_seed", "seed"},
+    "os": {"environ", "getenv"},
+}
+"""Module -> attributes that read a clock, the environment or global random state; None: any."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names of everything the file imports, also inside functions and type checks."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def impure_uses(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    modules = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = ast.unparse(node.value).partition(".")
+            module = ".".join(filter(None, [modules.get(first, ""), rest]))
+            if module in IMPURE and is_impure(module, node.attr):
+                yield f"line {node.lineno}: {module}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom) and node.module in IMPURE:
+            for alias in node.names:
+                if is_impure(node.module, alias.name):
+                    yield f"line {node.lineno}: {node.module}.{alias.name}"
+
+
+def is_impure(module: str, attribute: str) -> bool:
+    listed = IMPURE[module]
+    return listed is None or attribute in listed
+
+
+@pytest.mark.parametrize("path", CORE, ids=name_of)
+def test_core_imports_no_plugin(path):
+    assert not [name for name in imports_of(path) if name.startswith("interlock.plugins")]
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=name_of)
+def test_plugins_import_core_and_their_own_group_only(path):
+    if path.parent == ROOT / "plugins":
+        return  # the hook of the built-in plugin, which collects the groups
+    group = path.relative_to(ROOT / "plugins").parts[0]
+    allowed = ("interlock.core.", f"interlock.plugins.{group}.")
+    ours = [name for name in imports_of(path) if name.split(".")[0] == "interlock"]
+    assert not [name for name in ours if not name.startswith(allowed)]
+
+
+@pytest.mark.parametrize("path", CORE + PLUGINS, ids=name_of)
+def test_the_configuration_system_stays_at_the_edge(path):
+    if name_of(path) not in EDGE:
+        edge = {"hydra", "omegaconf", "antlr4"}
+        assert not [name for name in imports_of(path) if name.split(".")[0] in edge]
+
+
+@pytest.mark.parametrize("path", CORE + PLUGINS, ids=name_of)
+def test_nothing_is_imported_by_its_folder_name(path):
+    folders = {"core", "plugins", "conf", "models"}
+    assert not [name for name in imports_of(path) if name.split(".")[0] in folders]
+
+
+@pytest.mark.parametrize("path", PLUGINS, ids=name_of)
+def test_a_component_reads_no_clock_environment_or_global_random_state(path):
+    assert not list(impure_uses(path))
+
+
+def test_the_look_for_impure_calls_finds_them(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "import random, time, torch, os\nimport numpy as np\nfrom time import monotonic\n"
+        "random.random(); time.time(); torch.manual_seed(0); os.environ['X']; np.random.seed(0)\n"
+    )
+    assert len(list(impure_uses(bad))) == 6
