@@ -82,6 +82,8 @@ class KVCache:
         self.pools = [PagePool(allocator) for allocator in allocators]
         self.counters = CacheCounters()
         self._max_step_tokens = max_step_tokens
+        self.generation = 0
+        """Changes whenever a page may have left the index: matches made before are void."""
         self._candidates: set[int] = set()
         columns = -(-max_tokens // page_size)
         self.tables = tuple(
@@ -99,9 +101,12 @@ class KVCache:
     # Capacity -----------------------------------------------------------------------------------
 
     def pages_for(self, table: int, tokens: int) -> int:
-        """Most pages of a table that a request of this many entries ever holds at once."""
+        """Most pages of a table that a request of this many entries ever needs at once.
+
+        A reserving allocator hands a page out once, so a window saves it nothing.
+        """
         pages = -(-tokens // self.page_size)
-        if table in self.windows:
+        if table in self.windows and not self.pools[table].allocator.reserves:
             return min(pages, self.windows[table].most_pages(self._max_step_tokens))
         return pages
 
@@ -219,6 +224,7 @@ class KVCache:
     def _take(self, table: int, pool: PagePool, owner: RequestId, count: int) -> Pages | None:
         pages = pool.take(owner, count)
         if pages is None:
+            self.generation += 1
             missing = count - pool.allocator.free_pages()
             if table in self.windows:
                 self.windows[table].release_oldest(missing)

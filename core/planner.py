@@ -98,32 +98,47 @@ class Planner:
         budget = self.policies.budget_tokens
         drafts = self._propose(decodes, budget)
         budget -= sum(len(draft.tokens) for draft in drafts.values())
-        matches = self._look_up_waiting(budget)
+        matches = self._look_up_waiting(budget, now_s)
         prefills = [live for live in ready if not live.view.decoding]
-        candidates = {live.id: live for live in [*ready, *self.waiting[: len(matches)]]}
-        shares = self.policies.chunking.divide(
-            [live.view for live in decodes],
-            [live.view for live in [*prefills, *self.waiting[: len(matches)]]],
-            budget,
-        )
-        self._check_shares(shares, candidates, budget)
         step = _Step(self, now_s, drafts, matches)
-        for share in shares:
-            step.place(candidates[share.id], share.tokens)
+        self._fill(step, decodes, [*prefills, *self.waiting[: len(matches)]], budget)
+        if matches and ready and not step.rows:  # nobody could start after all
+            self._fill(step, decodes, prefills, budget)
         return step.rows
 
-    def _look_up_waiting(self, budget_tokens: int) -> dict[RequestId, Match]:
-        """Prefix matches of the first waiting requests, as many as the budget could start."""
+    def _fill(
+        self, step: "_Step", decodes: Sequence[Live], prefills: Sequence[Live], budget: int
+    ) -> None:
+        """Let the chunking policy divide the budget, and place what it gives."""
+        candidates = {live.id: live for live in [*decodes, *prefills]}
+        shares = self.policies.chunking.divide(
+            [live.view for live in decodes], [live.view for live in prefills], budget
+        )
+        self._check_shares(shares, candidates, budget)
+        for share in shares:
+            step.place(candidates[share.id], share.tokens)
+
+    def _look_up_waiting(self, budget_tokens: int, now_s: float) -> dict[RequestId, Match]:
+        """Prefix matches of the waiting requests that may start, as many as the budget serves."""
         matches: dict[RequestId, Match] = {}
         room = self.policies.max_requests - len(self.running)
+        promised_pages = 0
         for live in self.waiting[: max(0, room)]:
             if budget_tokens <= 0:
                 break
             match = self._cache.match(live.salt, live.sequence)
-            matches[live.id] = match
             live.refresh_view()
             live.view.pending = live.sequence.length - match.tokens
+            load = self.load(now_s, live, match)
+            load = load._replace(
+                free_pages=load.free_pages - promised_pages, running=load.running + len(matches)
+            )
+            if not self.policies.admission.admit(live.view, load):
+                self.counters.refused_admissions += 1
+                break
+            matches[live.id] = match
             budget_tokens -= live.view.pending
+            promised_pages += load.needed_pages
         return matches
 
     def _propose(self, decodes: Sequence[Live], budget: int) -> dict[RequestId, Draft]:
@@ -180,10 +195,10 @@ class Planner:
         return Load(now_s, len(self.running), free - idle_hits, total, needed)
 
     def admit(self, live: Live, match: Match, tokens: int, now_s: float) -> bool:
-        """Move the first waiting request to running if the policy and the pool agree."""
-        if not self.policies.admission.admit(live.view, self.load(now_s, live, match)):
-            self.counters.refused_admissions += 1
-            return False
+        """Move a waiting request to running if it gets the pages of its share.
+
+        `match` is the request's prefix as of now; its share of `tokens` is computed after it.
+        """
         holding = self._cache.open(
             live.id, live.salt, live.sequence, live.request.priority, live.max_length - 1, match,
             now_s,
@@ -246,15 +261,19 @@ class _Step:
         self._now_s = now_s
         self._drafts = drafts
         self._matches = matches
+        self._generation = self._cache.generation
         self._admitting = True
 
     def place(self, live: Live, tokens: int) -> None:
         """Give a request its share if it can have the pages; preempts less important requests."""
         match = self._matches.get(live.id)
         if match is not None:
-            self._admitting = self._admitting and self._planner.admit(
-                live, match, tokens, self._now_s
-            )
+            if not self._admitting:
+                return
+            if self._generation != self._cache.generation:
+                match = self._cache.match(live.salt, live.sequence)
+            tokens = min(tokens, live.sequence.length - match.tokens)
+            self._admitting = self._planner.admit(live, match, tokens, self._now_s)
             if not self._admitting:
                 return
         if live.holding is None:

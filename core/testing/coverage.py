@@ -1,0 +1,34 @@
+"""Which combinations to run: the full product of choices, or a small set that covers all pairs."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Cell = dict[str, Any]
+
+
+def full_product(factors: Mapping[str, Sequence[Any]]) -> list[Cell]:
+    """Every combination of one level per factor."""
+    return [
+        dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())
+    ]
+
+
+def pairwise(cells: Sequence[Cell]) -> list[Cell]:
+    """A subset of `cells` in which every pair of levels that occurs in `cells` occurs.
+
+    Greedy: each round takes the cell that covers the most pairs not covered yet (first on ties),
+    so the result is the same everywhere.
+    """
+    pairs = [_pairs(cell) for cell in cells]
+    missing: set[tuple[Any, ...]] = set().union(*pairs)
+    chosen = []
+    while missing:
+        best = max(range(len(cells)), key=lambda i: len(pairs[i] & missing))
+        chosen.append(cells[best])
+        missing -= pairs[best]
+    return chosen
+
+
+def _pairs(cell: Cell) -> set[tuple[Any, ...]]:
+    return set(itertools.combinations(sorted(cell.items(), key=lambda item: item[0]), 2))

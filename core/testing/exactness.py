@@ -1,0 +1,267 @@
+"""The exactness walk: every accepted composition gives the tokens of the reference, run alone.
+
+    python -m interlock.core.testing.walk                   # pairwise covering set
+    python -m interlock.core.testing.walk --full --jobs 2 --json walk.json
+
+Models are random and in fp64, where token equality is exact. The workload is built to hurt: equal
+and shared prompts arriving in one step, prompt lengths around the page size, a pool too small for
+all, aborts in the middle of prefill and decode, greedy beside sampled requests, and a second wave
+on a warm cache. After every step all page accounts are recomputed from scratch.
+"""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from interlock.core.assemble import build_engine
+from interlock.core.capabilities import none_provided, none_required
+from interlock.core.engine import Engine
+from interlock.core.hydra_edge import compose
+from interlock.core.model import ModelDescription
+from interlock.core.registry import Registry, load_registry
+from interlock.core.request import Request, RequestRecord, SamplingParams, Status
+from interlock.core.resolver import describe_models, resolve
+from interlock.core.settings import AUTO, Choice, EngineConfig
+from interlock.core.testing.coverage import Cell, full_product, pairwise
+from interlock.core.testing.replay_drafter import Continuations, replay_component
+from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
+from interlock.core.testing.tiny_eagle import write_tiny_eagle
+
+MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid")
+PAGE_SIZES = (1, 4, 16)
+BUDGET_TOKENS = 20
+SEAMS = (
+    "attention", "cache/allocator", "cache/index", "cache/eviction", "scheduler/order",
+    "scheduler/chunking", "scheduler/victim", "spec",
+)  # fmt: skip
+REFERENCE = {
+    "attention": "reference",
+    "cache/allocator": "contiguous",
+    "cache/index": "none",
+    "spec": "none",
+}
+
+
+@dataclass
+class Outcome:
+    """What one cell of the walk did."""
+
+    cell: Cell
+    differences: list[str] = field(default_factory=list)
+    activity: Counter[str] = field(default_factory=Counter)
+
+
+class Walk:
+    """Models, the reference tokens of every request, and the cells to run."""
+
+    def __init__(self, directory: Path, registry: Registry | None = None, seed: int = 0) -> None:
+        torch.set_num_threads(1)
+        self._known = Continuations()
+        self._registry = dataclasses.replace(registry or load_registry())
+        self._registry.components = dict(self._registry.components)
+        self._registry.origins = dict(self._registry.origins)
+        for name, tree in (("replay_chain", False), ("replay_tree", True)):
+            self._registry.components["spec", name] = replay_component(name, self._known, tree=tree)
+            self._registry.origins["spec", name] = self._registry.origins["spec", "none"]
+        families = list(self._registry.families.values())
+        self._bases: dict[str, EngineConfig] = {}
+        self._models: dict[str, ModelDescription] = {}
+        for kind in MODELS:
+            model = write_tiny_checkpoint(directory / kind, kind, families, seed=seed)
+            write_tiny_eagle(model / "eagle", model, seed=seed)
+            base = compose(
+                [f"model={model}", "dtype=float64", "attention=reference", "threads=1"],
+                load_registry(),
+            )
+            self._bases[kind] = base
+            (self._models[kind],) = describe_models(base, self._registry)
+        self._solo: dict[tuple[str, Request], tuple[int, ...]] = {}
+        self._refusals: dict[tuple[str, ...], list[str]] = {}
+        self._telling = sorted(
+            {
+                component.seam
+                for component in self._registry.components.values()
+                if component.seam in SEAMS
+                and (component.provides, component.requires) != (none_provided, none_required)
+            }
+        )
+
+    def factors(self) -> dict[str, list[Any]]:
+        """Every seam's choices (without `auto`), the models and the page sizes."""
+        names = {s: [n for n in self._registry.names(s) if n != AUTO] for s in SEAMS}
+        names["spec"] = [n for n in names["spec"] if n != "replay"]
+        return {"model": list(MODELS), "page_size": list(PAGE_SIZES), **names}
+
+    def config(self, cell: Mapping[str, Any]) -> EngineConfig:
+        """The configuration of a cell: a budget that chunks prompts, a pool that runs short."""
+        base = self._bases[cell["model"]]
+        choices = dict(base.choices)
+        for seam, name in cell.items():
+            if seam in SEAMS:
+                options = self._registry.components[seam, name].config
+                choices[seam] = Choice(name, options(name=name))
+        size = cell["page_size"]
+        longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests(size))
+        pages = -(-longest // size)
+        return dataclasses.replace(
+            base,
+            cache=dataclasses.replace(base.cache, page_size=size, num_pages=pages + pages // 2 + 1),
+            scheduler=dataclasses.replace(
+                base.scheduler, budget_tokens=BUDGET_TOKENS, max_requests=6
+            ),
+            choices=choices,
+        )
+
+    def refusals(self, cell: Mapping[str, Any]) -> list[str]:
+        """Why the resolver refuses a cell; empty if it accepts.
+
+        Asked once per choice of the seams where some component provides or requires anything.
+        """
+        key = (cell["model"], *(cell[seam] for seam in self._telling))
+        if key not in self._refusals:
+            model = self._models[cell["model"]]
+            resolution = resolve(self.config(cell), self._registry, [model])
+            self._refusals[key] = [problem.reason for problem in resolution.problems]
+        return self._refusals[key]
+
+    def solo(self, kind: str, request: Request) -> tuple[int, ...]:
+        """The request's tokens run alone on the reference composition."""
+        key = (kind, dataclasses.replace(request, index=0, arrival_s=0.0))
+        if key not in self._solo:
+            config = self.config({"model": kind, "page_size": 16, **REFERENCE})
+            config = dataclasses.replace(
+                config, cache=dataclasses.replace(config.cache, num_pages=64)
+            )
+            engine = build_engine(config, self._registry)
+            engine.submit(dataclasses.replace(request, arrival_s=0.0))
+            (record,) = [o.finished for o in engine.outputs() if o.finished]
+            assert record.status is Status.FINISHED, record.error
+            self._solo[key] = tuple(record.output_token_ids)
+        return self._solo[key]
+
+    def run(self, cell: Mapping[str, Any]) -> Outcome:
+        """Run one accepted cell and compare every request with the reference."""
+        kind, wanted = cell["model"], requests(cell["page_size"])
+        expected = {r.index: self.solo(kind, r) for r in wanted}
+        self._known.sequences = [(*r.prompt_token_ids, *expected[r.index]) for r in wanted]
+        engine = build_engine(self.config(cell), self._registry)
+        outcome = Outcome(dict(cell))
+        records = dict(_serve(engine, wanted))
+        for request in wanted:
+            record = records[request.index]
+            tokens, right = tuple(record.output_token_ids), expected[request.index]
+            aborted = record.status is Status.ABORTED
+            if (tokens != right[: len(tokens)]) if aborted else (tokens != right):
+                outcome.differences.append(
+                    f"request {request.index} ({record.status.value}): {tokens} != {right} "
+                    f"{record.error or ''}"
+                )
+        cache, planner = engine.core.cache, engine.core.planner
+        pool = cache.pools[0]
+        if pool.held or pool.allocator.free_pages() + pool.cached != pool.num_pages:
+            outcome.differences.append("pages are still held after the last request")
+        ledger = engine.core.ledger
+        ledger.check()
+        outcome.activity.update(
+            hits=cache.counters.hits,
+            evicted=cache.counters.evicted_pages,
+            duplicates=cache.counters.shared_duplicates,
+            preemptions=planner.counters.preemptions,
+            chunks=planner.counters.chunks,
+            drafted=ledger.drafted,
+            accepted=ledger.accepted,
+            aborted=sum(r.status is Status.ABORTED for r in records.values()),
+        )
+        return outcome
+
+
+def requests(page_size: int) -> list[Request]:
+    """The hurtful workload for this page size; indices from 9 on are the second, warm wave."""
+    size = page_size
+    shared = _tokens(2 * size + 1, salt=1)
+    prompts = [
+        shared,
+        shared,
+        shared,
+        shared[: 2 * size],
+        shared[:size] + _tokens(3, salt=2),
+        _tokens(max(1, size - 1), salt=3),
+        _tokens(size + 1, salt=4),
+        _tokens(23, salt=5),
+        _tokens(1, salt=6),
+        shared,
+        shared[:size] + _tokens(3, salt=2),
+        _tokens(23, salt=5),
+        shared + _tokens(size, salt=7),
+    ]
+    return [
+        Request(index, prompt, _sampling(index), arrival_s=0.0, priority=index % 3)
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def _tokens(count: int, salt: int) -> tuple[int, ...]:
+    return tuple(2 + (salt * 31 + i * i * 7 + i * salt) % 60 for i in range(count))
+
+
+def _sampling(index: int) -> SamplingParams:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.7, "seed": 5},
+        {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 11},
+        {"ignore_eos": True},
+        {"temperature": 1.0, "min_p": 0.02, "seed": 5},
+    ]
+    return SamplingParams(max_tokens=6 + index % 5, **kinds[index % len(kinds)])
+
+
+FIRST_WAVE = 9
+
+
+def _serve(engine: Engine, wanted: Sequence[Request]) -> Iterator[tuple[int, RequestRecord]]:
+    """First wave at once, with two aborts on the way; the second when the first has ended."""
+    waves = [wanted[:FIRST_WAVE], wanted[FIRST_WAVE:]]
+    steps = itertools.count()
+    for number, wave in enumerate(waves):
+        now_s = engine.clock.now()
+        ids = [engine.submit(dataclasses.replace(r, arrival_s=now_s)) for r in wave]
+        while engine.has_work:
+            for output in engine.step():
+                if output.finished is not None:
+                    yield output.index, output.finished
+            check_accounts(engine)
+            step = next(steps)
+            if number == 0 and step == 1:
+                engine.abort(ids[3])
+            if number == 0 and step == 5:
+                engine.abort(ids[7])
+
+
+def check_accounts(engine: Engine) -> None:
+    """Recompute all page ownership from the requests that hold pages."""
+    running = engine.core.planner.running.values()
+    engine.core.cache.check_integrity([live.holding for live in running if live.holding])
+
+
+def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:
+    """Accepted cells to run, and how many cells of the product were refused, by reason.
+
+    The full product leaves the replaying test drafters to the pairwise set.
+    """
+    factors = walk.factors()
+    if full:
+        factors["spec"] = [name for name in factors["spec"] if not name.startswith("replay")]
+    refused: Counter[str] = Counter()
+    accepted: list[Cell] = []
+    for cell in full_product(factors):
+        reasons = walk.refusals(cell)
+        refused.update(reasons[:1])
+        if not reasons:
+            accepted.append(cell)
+    return (accepted if full else pairwise(accepted)), refused

@@ -1,0 +1,37 @@
+"""A pairwise-covering set of compositions against the reference; the full product is a command."""
+
+from collections import Counter
+
+import pytest
+
+from interlock.core.testing.exactness import Walk, cells
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+    return Walk(tmp_path_factory.mktemp("models"))
+
+
+def test_every_pair_of_choices_gives_the_tokens_of_the_reference_run_alone(walk):
+    chosen, refused = cells(walk, full=False)
+    activity: Counter[str] = Counter()
+    for cell in chosen:
+        outcome = walk.run(cell)
+        assert not outcome.differences, (cell, outcome.differences)
+        activity += outcome.activity
+    assert len(chosen) >= 15
+    assert sum(refused.values()) > 0
+    quiet = [
+        name
+        for name in (
+            "hits",
+            "evicted",
+            "duplicates",
+            "preemptions",
+            "chunks",
+            "accepted",
+            "aborted",
+        )
+        if activity[name] == 0
+    ]
+    assert not quiet, f"the workload never caused {quiet}"
