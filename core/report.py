@@ -13,6 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "chunk gap": "chunk_gap", "E2E": "e2el"}
+SETS = {
+    "ttft": "requests",
+    "tpot": "with 2+ tokens",
+    "itl": "later tokens",
+    "chunk_gap": "later chunks",
+    "e2el": "requests",
+}
 STATISTICS = {"mean": "mean", "P50": "median", "P90": "p90", "P99": "p99"}
 
 
@@ -125,8 +132,13 @@ def print_report(
         console.print(_failures(failures, shown_failures))
 
 
+def _table(title: str) -> Table:
+    title_text = Text(f"\n{title}", "bold")
+    return Table(title=title_text, title_justify="left", box=None, pad_edge=False)
+
+
 def _composition(composition: Mapping[str, str], inert: Sequence[str]) -> Table:
-    table = Table(title="Composition", title_justify="left", box=None, pad_edge=False)
+    table = _table("Composition")
     table.add_column("seam")
     table.add_column("component")
     for seam, name in composition.items():
@@ -143,23 +155,24 @@ def _counts(summary: Mapping[str, Any]) -> Text:
 
 
 def _latencies(summary: Mapping[str, Any]) -> Table:
-    table = Table(title="Latency (ms)", title_justify="left", box=None, pad_edge=False)
+    table = _table("Latency (ms) of completed requests")
     table.add_column("")
     for name in STATISTICS:
         table.add_column(name, justify="right")
-    table.add_column("of")
+    table.add_column("of", justify="right")
+    table.add_column("")
     for label, key in LATENCIES.items():
         values = [summary[f"{stat}_{key}_ms"] for stat in STATISTICS.values()]
-        of = summary["sets"][key]
         cells = [number(value, 2) for value in values]
-        table.add_row(label, *cells, f"{of['count']:,} {of['of']}", end_section=True)
+        table.add_row(label, *cells, number(summary["sets"][key]["count"]), SETS[key])
     return table
 
 
 def _figures(summary: Mapping[str, Any]) -> Table:
-    table = Table(title="Throughput and work", title_justify="left", box=None, pad_edge=False)
+    table = _table("Throughput and work")
+    table.show_header = False
     table.add_column("")
-    table.add_column("", justify="right")
+    table.add_column("")
     for label, value in figures(summary).items():
         table.add_row(label, value)
     return table
