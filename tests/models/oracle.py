@@ -111,7 +111,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek_v3_halves": (
         "DeepseekV3",
-        {**V3, "rope_interleave": False, "attention_bias": True},
+        {**V3, "rope_interleave": False, "attention_bias": True, "rms_norm_eps": 1e-2},
     ),
 }
 

@@ -1,41 +1,27 @@
-"""Our decoders against transformers on tiny random checkpoints, whole sequences without a cache."""
-
-from pathlib import Path
+"""Our decoders against transformers on tiny random checkpoints."""
 
 import pytest
 import torch
 
-from interlock.core.checkpoint import describe_model, load_decoder
+from interlock.core.attention import AttentionBackend
+from interlock.core.checkpoint import shipped_models
 from interlock.core.model import Decoder
-from interlock.core.testing.tiny import dense_attend
-from interlock.plugins.models import model_families
-from tests.models.oracle import SHAPES, Oracle, write_oracle
-
-LOGIT_TOLERANCE = 2e-4  # two fp32 sums of a few hundred terms in different orders
-FAMILIES = model_families()
-CPU = torch.device("cpu")
-
-
-def load(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return load_decoder(describe_model(directory, FAMILIES), FAMILIES, dtype, CPU)
+from interlock.plugins.attention.gqa import GqaAttention
+from interlock.plugins.attention.mla import MlaAttention
+from interlock.plugins.attention.reference import ReferenceAttention
+from tests.models.loading import LOGIT_TOLERANCE, load, whole_logits
+from tests.models.oracle import VOCAB_SIZE, Oracle
+from tests.models.paged_run import PagedRun, in_chunks, ragged
 
 
-@torch.inference_mode()
-def our_logits(decoder: Decoder, ids: list[int]) -> torch.Tensor:
-    features = decoder.forward(
-        torch.tensor(ids), torch.arange(len(ids)), dense_attend(decoder.description)
-    )
-    return decoder.logits(features)
-
-
-@pytest.fixture(scope="module", params=sorted(SHAPES))
-def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    return write_oracle(tmp_path_factory.mktemp("checkpoint"), request.param)
+def backends(decoder: Decoder) -> list[AttentionBackend]:
+    latent = "latent" in decoder.description.forms
+    return [ReferenceAttention(), MlaAttention() if latent else GqaAttention()]
 
 
 def test_logits_equal_transformers_at_every_position(oracle: Oracle) -> None:
     ids = oracle.prompt + oracle.greedy
-    ours, theirs = our_logits(load(oracle.directory), ids), oracle.logits(ids)
+    ours, theirs = whole_logits(load(oracle.directory), ids), oracle.logits(ids)
     assert ours.shape == theirs.shape
     assert (ours - theirs).abs().max() < LOGIT_TOLERANCE
 
@@ -44,12 +30,64 @@ def test_greedy_output_equals_transformers(oracle: Oracle) -> None:
     decoder = load(oracle.directory)
     ids = list(oracle.prompt)
     for _ in oracle.greedy:
-        ids.append(int(our_logits(decoder, ids)[-1].argmax()))
+        ids.append(int(whole_logits(decoder, ids)[-1].argmax()))
     assert ids[len(oracle.prompt) :] == oracle.greedy
 
 
 def test_an_fp64_decoder_stays_fp64_and_agrees(oracle: Oracle) -> None:
     ids = oracle.prompt
-    logits = our_logits(load(oracle.directory, torch.float64), ids)
+    logits = whole_logits(load(oracle.directory, torch.float64), ids)
     assert logits.dtype == torch.float64
     assert (logits - oracle.logits(ids)).abs().max() < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("oracle", ["llama_gqa", "llama_yarn", "deepseek_v3_yarn"], indirect=True)
+def test_scaled_rotary_embedding_agrees_at_positions_beyond_1000(oracle: Oracle) -> None:
+    ids = torch.randint(VOCAB_SIZE, (1100,), generator=torch.Generator().manual_seed(2)).tolist()
+    difference = whole_logits(load(oracle.directory), ids)[1000:] - oracle.logits(ids)[1000:]
+    assert difference.abs().max() < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize(("chunk", "page_size"), [(1, 4), (7, 1), (64, 16)])
+def test_chunks_through_pages_equal_transformers(
+    oracle: Oracle, chunk: int, page_size: int
+) -> None:
+    decoder = load(oracle.directory)
+    ids = oracle.prompt + oracle.greedy
+    for backend in backends(decoder):
+        run = PagedRun(decoder, backend, page_size, 1, len(ids))
+        logits = in_chunks(run, 0, ids, chunk)
+        assert (logits - oracle.logits(ids)).abs().max() < LOGIT_TOLERANCE, backend
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_ragged_batches_through_pages_equal_transformers(oracle: Oracle, page_size: int) -> None:
+    decoder = load(oracle.directory)
+    draw = torch.Generator().manual_seed(5)
+    sequences = [
+        torch.randint(VOCAB_SIZE, (length,), generator=draw).tolist() for length in (1, 17, 48, 63)
+    ]
+    for backend in backends(decoder):
+        run = PagedRun(decoder, backend, page_size, len(sequences), 64)
+        for ids, logits in zip(sequences, ragged(run, sequences, seed=3), strict=True):
+            assert (logits - oracle.logits(ids)).abs().max() < LOGIT_TOLERANCE, backend
+
+
+@pytest.mark.parametrize("name", sorted(shipped_models()))
+def test_a_shipped_model_gives_the_logits_of_transformers(name: str) -> None:
+    import transformers
+
+    directory = shipped_models()[name]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    decoder = load(directory)
+    vocab = decoder.description.vocab_size
+    ids = torch.randint(vocab, (64,), generator=torch.Generator().manual_seed(0)).tolist()
+    with torch.inference_mode():
+        expected = theirs(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    assert (whole_logits(decoder, ids) - expected).abs().max() < LOGIT_TOLERANCE
+
+
+def test_the_shipped_models_are_installed() -> None:
+    assert {"tiny-gqa", "tiny-mla"} <= shipped_models().keys()

@@ -1,0 +1,98 @@
+"""Rotary embedding: rates against the published schemes, refusals, and the rotation itself."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from interlock.core.errors import CheckpointError
+from interlock.plugins.models.rope import rope_rates, rope_tables, rotate
+from interlock.plugins.models.rope_scaling import read_rope
+
+CPU = torch.device("cpu")
+LLAMA31 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_llama3_keeps_fast_pairs_blends_the_middle_and_divides_slow_ones() -> None:
+    config = {"rope_theta": 500000.0, "rope_scaling": LLAMA31}
+    scaled = rope_rates(read_rope(config, 131072), 64, torch.float64)
+    plain = 500000.0 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    ratio = plain / scaled
+    torch.testing.assert_close(ratio[:15], torch.ones(15, dtype=torch.float64))
+    assert ((ratio[15:18] > 1.0001) & (ratio[15:18] < 31.999)).all()
+    torch.testing.assert_close(ratio[18:], torch.full((14,), 32.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LLAMA31,
+        {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512},
+        {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096,
+         "mscale": 0.707, "mscale_all_dim": 1.0, "beta_fast": 16, "beta_slow": 2},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+         "attention_factor": 1.3, "truncate": False},
+        {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 1024},
+    ],
+)  # fmt: skip
+def test_rates_and_table_factor_equal_transformers(scaling: dict[str, Any]) -> None:
+    stated = {"rope_theta": 10000.0, **scaling}
+    config = LlamaConfig(head_dim=64, max_position_embeddings=4096, rope_parameters=dict(stated))
+    expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, CPU)
+    ours = read_rope({"rope_parameters": stated}, 4096)
+    torch.testing.assert_close(rope_rates(ours, 64, torch.float32), expected)
+    assert ours.table_factor == pytest.approx(factor)
+
+
+def test_an_fp64_table_is_exact_far_out() -> None:
+    cos, sin = rope_tables(read_rope({}, 4096), 64, 4096, torch.float64, CPU)
+    angle = 4095 * 10000.0 ** (-2 * 5 / 64)
+    assert cos.dtype == sin.dtype == torch.float64
+    assert cos[4095, 5].item() == pytest.approx(math.cos(angle), abs=1e-12)
+    assert rope_tables(read_rope({}, 8), 64, 8, torch.bfloat16, CPU)[0].dtype == torch.float32
+
+
+def test_rotation_is_a_complex_product_and_keeps_the_dtype() -> None:
+    x = torch.randn(3, 2, 8, dtype=torch.float64)
+    cos, sin = (t[[5, 0, 7]][:, None] for t in rope_tables(read_rope({}, 8), 8, 8, x.dtype, CPU))
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.complex(cos, sin)
+    torch.testing.assert_close(rotate(x, cos, sin), torch.cat([turned.real, turned.imag], -1))
+    assert rotate(x.to(torch.bfloat16), cos, sin).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize(
+    ("stated", "reason"),
+    [
+        ({"type": "dynamic", "factor": 2.0}, "depend on the length of the sequence"),
+        ({"rope_type": "longrope", "long_factor": [1.0]}, "depend on the length"),
+        ({"rope_type": "yarm", "factor": 2.0}, "kind 'yarm' is not one of default, linear"),
+        ({"rope_type": "default", "factor": 8.0}, r"not used: \['factor'\]"),
+        ({"type": "linear", "factor": 2.0, "beta_fast": 3}, r"not used: \['beta_fast'\]"),
+        ({"rope_type": "llama3", "factor": 8.0}, "incomplete: KeyError"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        ([1], "is not an object"),
+    ],
+)
+def test_a_scaling_that_would_be_wrong_or_unused_is_refused(
+    key: str, stated: Any, reason: str
+) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        read_rope({key: stated}, 4096)
+
+
+def test_the_softmax_factor_is_the_square_of_yarns_mscale() -> None:
+    stated = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}
+    mscale = 0.1 * math.log(40) + 1
+    assert read_rope({"rope_scaling": stated}, 4096).softmax_factor == pytest.approx(mscale**2)
+    assert read_rope({}, 4096).softmax_factor == 1.0
