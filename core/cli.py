@@ -63,7 +63,7 @@ def _run_jobs() -> None:
     @hydra.main(
         config_path=f"pkg://{hydra_edge.CONFIG_MODULE}",
         config_name="config",
-        version_base=hydra_edge.VERSION_BASE,
+        **hydra_edge.HYDRA_ARGUMENTS,
     )
     def job(composed: DictConfig) -> int:
         statuses.append(_job(composed))

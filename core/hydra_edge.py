@@ -5,6 +5,8 @@ This file and cli.py are the only ones that import Hydra or OmegaConf.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,10 @@ from interlock.core.seams import SEAMS
 from interlock.core.settings import EngineConfig
 
 CONFIG_MODULE = "interlock.conf"
-VERSION_BASE = "1.3"
+HYDRA_ARGUMENTS = {"version_base": "1.3"} if hydra.__version__.startswith("1.3") else {}
+"""Hydra 1.4 takes no version base; 1.3 without one behaves as 1.1 did."""
+STORE_ARGUMENTS = {"replace": True} if "replace" in signature(ConfigStore.store).parameters else {}
+"""Hydra 1.4 warns when an option is stored again, unless it is told."""
 PREFIXES = {
     OverrideType.CHANGE: "",
     OverrideType.ADD: "+",
@@ -51,13 +56,13 @@ class PluginFolders(SearchPathPlugin):
 
 def publish(registry: Registry) -> None:
     """Make every setting and every component selectable in Hydra. May be called again."""
-    store = ConfigStore.instance()
-    store.store(name="settings", node=defaults_of(EngineConfig), provider="interlock")
+    store = partial(ConfigStore.instance().store, **STORE_ARGUMENTS)
+    store(name="settings", node=defaults_of(EngineConfig), provider="interlock")
     for seam in SEAMS:
         for name in registry.names(seam):
             origin = registry.origins.get((seam, name), "interlock")
             node = default_options(seam, name, registry)
-            store.store(group=seam, name=name, node=node, provider=str(origin))
+            store(group=seam, name=name, node=node, provider=str(origin))
     _plugin_folders[:] = registry.config_dirs
     Plugins.instance().register(PluginFolders)
 
@@ -169,7 +174,7 @@ def _hydra() -> Iterator[None]:
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
+        with hydra.initialize_config_module(CONFIG_MODULE, **HYDRA_ARGUMENTS):
             yield
     finally:
         GlobalHydra.instance().hydra = outer
