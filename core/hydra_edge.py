@@ -34,7 +34,9 @@ from interlock.core.settings import EngineConfig
 CONFIG_MODULE = "interlock.conf"
 HYDRA_ARGUMENTS = {"version_base": "1.3"} if hydra.__version__.startswith("1.3") else {}
 """Hydra 1.4 takes no version base; 1.3 without one behaves as 1.1 did."""
-STORE_ARGUMENTS = {"replace": True} if "replace" in signature(ConfigStore.store).parameters else {}
+STORE_ARGUMENTS: dict[str, Any] = (
+    {"replace": True} if "replace" in signature(ConfigStore.store).parameters else {}
+)
 """Hydra 1.4 warns when an option is stored again, unless it is told."""
 PREFIXES = {
     OverrideType.CHANGE: "",
