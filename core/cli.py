@@ -48,7 +48,7 @@ def _check(parsed: Namespace, registry: Registry) -> None:
     if parsed.shell_completion or parsed.hydra_help or parsed.config_name or parsed.config_path:
         return
     folders = [Path(parsed.config_dir)] if parsed.config_dir else []
-    if parsed.multirun:
+    if parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides:
         problems = hydra_edge.plan_overrides(parsed.overrides, registry, folders, True).problems
         if problems:
             raise ConfigError(problems)
