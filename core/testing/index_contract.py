@@ -123,6 +123,7 @@ class CheckedIndex:
         """Compare all runs with the dictionary."""
         self.index.check_integrity()
         assert self.index.num_pages() == len(self.pages)
+        assert all(self.index.run_of(PageId(page)) is None for page in self._unused)
         paths = {page: path for path, page in self.pages.items()}
         for run in self.index.runs():
             before = paths[int(run.parent.pages[-1])] if run.parent else (run.salt, ())
@@ -245,6 +246,16 @@ class IndexContract:
             index.match(b"", (1, 2, 5))
             index.check()
         assert index.index.num_pages() == 0
+
+    def test_dropped_page_stays_forgotten_when_its_place_is_taken(
+        self, units_per_page: int
+    ) -> None:
+        index = self.checked(units_per_page)
+        index.serve(b"", (1, 2, 3, 4))
+        while len(index.pages) > 2:
+            index.drop_tail(index.leaves()[0], 1)
+        index.serve(b"", (1, 2, 5))
+        index.check()
 
     def test_reused_page_id_stands_for_its_new_content_only(self, units_per_page: int) -> None:
         index = self.checked(units_per_page)
