@@ -4,7 +4,8 @@ from hashlib import blake2b
 
 from interlock.core.batch import PageId
 from interlock.core.prefix_index import PrefixIndex
-from interlock.core.testing.index_contract import CheckedIndex, IndexContract
+from interlock.core.testing.checked_index import CheckedIndex
+from interlock.core.testing.index_contract import IndexContract
 from interlock.plugins.cache.block_hash import BlockHashIndex, blake2b_key, crc32_key
 from interlock.plugins.cache.none import NoIndex
 from interlock.plugins.cache.radix import RadixIndex
