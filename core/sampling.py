@@ -21,6 +21,9 @@ from interlock.core.request import SamplingParams, TokenLogprobs
 from interlock.core.streams import Purpose, uniforms
 from interlock.core.verifier import TargetRows
 
+_LEADING = 1024
+"""Most likely tokens that usually hold the mass that top_p asks for."""
+
 
 class SampledRows(TargetRows):
     """The laws of a step's rows of logits [N, V], drawn from by inverse transform.
@@ -48,11 +51,7 @@ class SampledRows(TargetRows):
 
     def bad_rows(self) -> dict[int, str]:
         """Rows that are no law, with the reason: a NaN, +inf, or no finite logit at all."""
-        peaks_N = self._peak.values
-        if bool(peaks_N.isfinite().all()):
-            return {}
-        peaks = enumerate(peaks_N.tolist())
-        return {row: _fault(peak) for row, peak in peaks if not math.isfinite(peak)}
+        return dict(self._faults)
 
     def sample(self) -> list[int]:
         """See TargetRows. Rows of temperature 0 cost one argmax."""
@@ -61,7 +60,7 @@ class SampledRows(TargetRows):
             tokens_N = tokens_N.clone()
             tokens_N[self._drawn_rows] = self._draw()
         tokens: list[int] = tokens_N.tolist()
-        for row in self.bad_rows():
+        for row in self._faults:
             tokens[row] = 0
         return tokens
 
@@ -72,10 +71,9 @@ class SampledRows(TargetRows):
         )
         laws_NV.scatter_(1, self._peak.indices[:, None], 1)
         if self._drawn_rows:
-            mass_NV = self._masses
-            total_N1 = mass_NV.sum(-1, keepdim=True, dtype=torch.float64).to(self._dtype)
-            laws_NV[self._drawn_rows] = mass_NV / total_N1
-        bad = list(self.bad_rows())
+            total_N1 = self._cumulated[:, -1:].to(self._dtype)
+            laws_NV[self._drawn_rows] = self._masses / total_N1
+        bad = list(self._faults)
         laws_NV[bad] = 0
         laws_NV[bad, 0] = 1
         return laws_NV
@@ -93,9 +91,7 @@ class SampledRows(TargetRows):
         top_n = min(top_n, logits_NV.shape[-1])
         if top_n == 0:
             return tuple(TokenLogprobs(value, ()) for value in chosen)
-        wanted_N = torch.full((len(tokens),), top_n, device=logits_NV.device)
-        kept_NV = logits_NV.masked_fill(~_top_k_mask(logits_NV, wanted_N), -torch.inf)
-        ids_NK = _ranking(kept_NV, top_n)
+        ids_NK = _ranking(logits_NV, top_n)
         tops = zip(ids_NK.tolist(), logprobs_NV.gather(1, ids_NK).tolist(), strict=True)
         return tuple(
             TokenLogprobs(value, tuple(zip(ids, values, strict=True)))
@@ -113,17 +109,31 @@ class SampledRows(TargetRows):
         return _Peak(self._logits_NV.gather(1, indices_N[:, None]).squeeze(1), indices_N)
 
     @cached_property
+    def _faults(self) -> dict[int, str]:
+        peaks = enumerate(self._peak.values.tolist())
+        return {row: _fault(peak) for row, peak in peaks if not math.isfinite(peak)}
+
+    @cached_property
     def _masses(self) -> Tensor:
         """What each drawn row gives each token, 1 for the most likely one, 0 where filtered out."""
         rows = self._drawn_rows
         everything = len(rows) == len(self._params)
         logits_NV = self._logits_NV if everything else self._logits_NV[rows]
         params = self._params if everything else [self._params[row] for row in rows]
+        if self._faults:
+            bad = [row in self._faults for row in rows]
+            is_bad_N = torch.tensor(bad, device=logits_NV.device)
+            logits_NV = logits_NV.masked_fill(is_bad_N[:, None], 0)
         return _mass(logits_NV.to(self._dtype), params)
+
+    @cached_property
+    def _cumulated(self) -> Tensor:
+        """Running sums of `_masses` by id, in fp64; the last one is the row's total."""
+        return self._masses.to(torch.float64, copy=True).cumsum_(-1)
 
     def _draw(self) -> Tensor:
         """The token of each drawn row."""
-        cumulated_NV = self._masses.to(torch.float64).cumsum(-1)
+        cumulated_NV = self._cumulated
         total_N1 = cumulated_NV[:, -1:].contiguous()
         numbers_N = uniforms(
             [self._seeds[row] for row in self._drawn_rows],
@@ -151,24 +161,24 @@ def _fault(peak: float) -> str:
 def _mass(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Unnormalised laws [N, V] of rows whose temperature is above 0."""
     device, vocab_size = logits_NV.device, logits_NV.shape[-1]
-    ks = [p.top_k or vocab_size for p in params]
-    smallest = torch.finfo(logits_NV.dtype).tiny
-    temperatures = [max(p.temperature, smallest) for p in params]
-    most = vocab_size
+    ks = [min(p.top_k, vocab_size) or vocab_size for p in params]
     if min(ks) < vocab_size:
-        most = min(max(ks), vocab_size)
-        keep_NV = _top_k_mask(logits_NV, torch.tensor(ks, device=device).clamp(max=vocab_size))
+        keep_NV = _top_k_mask(logits_NV, torch.tensor(ks, device=device))
         logits_NV = logits_NV.masked_fill(~keep_NV, -torch.inf)
     # The largest logit is subtracted first: the quotient by a tiny temperature cannot overflow up.
-    shifted_NV = logits_NV - logits_NV.amax(-1, keepdim=True)
+    mass_NV = logits_NV - logits_NV.amax(-1, keepdim=True)
+    smallest = torch.finfo(logits_NV.dtype).tiny
+    temperatures = [max(p.temperature, smallest) for p in params]
     scale_N1 = torch.tensor(temperatures, dtype=logits_NV.dtype, device=device)[:, None]
-    mass_NV = (shifted_NV / scale_N1).exp()
-    if any(p.top_p < 1 for p in params):
-        shares = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)
-        mass_NV = _keep_top_p(mass_NV, _ranking(logits_NV, most), shares)
+    mass_NV.div_(scale_N1).exp_()  # in place: fresh memory costs more than the arithmetic
+    cut = [row for row, p in enumerate(params) if p.top_p < 1]
+    if cut:
+        shares = [params[row].top_p for row in cut]
+        most = max(ks[row] for row in cut)
+        mass_NV[cut] = _top_p_mass(mass_NV[cut], logits_NV[cut], shares, most)
     if any(p.min_p > 0 for p in params):
         floors = torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device)
-        mass_NV = mass_NV.masked_fill(mass_NV < floors[:, None], 0)
+        mass_NV.masked_fill_(mass_NV < floors[:, None], 0)
     return mass_NV
 
 
@@ -176,28 +186,41 @@ def _top_k_mask(logits_NV: Tensor, k_N: Tensor) -> Tensor:
     """True for exactly k_N[i] tokens of row i, 1 <= k_N[i] <= V: the first of its ranking."""
     best_NK = logits_NV.topk(int(k_N.max()), dim=-1).values
     last_N1 = best_NK.gather(1, k_N[:, None] - 1)
+    keep_NV = logits_NV >= last_N1
+    if bool((keep_NV.sum(-1) == k_N).all()):
+        return keep_NV
     above_NV = logits_NV > last_N1
-    equal_NV = logits_NV == last_N1
+    tied_NV = keep_NV & ~above_NV
     room_N1 = k_N[:, None] - above_NV.sum(-1, keepdim=True)
-    return above_NV | (equal_NV & (equal_NV.cumsum(-1) <= room_N1))
+    return above_NV | (tied_NV & (tied_NV.cumsum(-1) <= room_N1))
 
 
 def _ranking(logits_NV: Tensor, most: int) -> Tensor:
-    """Ids [N, most] by falling logit, then by rising id. All others must have no mass."""
+    """The first `most` ids of each row, by falling logit, then by rising id. [N, most]."""
     if most == logits_NV.shape[-1]:
         return logits_NV.sort(dim=-1, descending=True, stable=True).indices
-    ids_NK = logits_NV.topk(most, dim=-1).indices.sort(-1).values
+    k_N = torch.full((len(logits_NV),), most, device=logits_NV.device)
+    kept_NV = _top_k_mask(logits_NV, k_N)
+    ids_NK = kept_NV.nonzero()[:, 1].view(-1, most)
     order_NK = logits_NV.gather(1, ids_NK).sort(dim=-1, descending=True, stable=True).indices
     return ids_NK.gather(1, order_NK)
 
 
-def _keep_top_p(mass_NV: Tensor, ranking_NK: Tensor, share_N: Tensor) -> Tensor:
-    """`mass_NV` of each row's leading tokens that together reach its share; the rest is 0."""
-    ranked_NK = mass_NV.gather(1, ranking_NK)
-    reached_NK = ranked_NK.to(torch.float64).cumsum(-1)
+def _top_p_mass(mass_NV: Tensor, logits_NV: Tensor, shares: Sequence[float], most: int) -> Tensor:
+    """`mass_NV` of each row's leading tokens that together reach its share; the rest is 0.
+
+    Only the first `most` tokens of a row's ranking have mass. Sorting is what costs, so the
+    leading _LEADING tokens are tried first.
+    """
+    goal_N1 = mass_NV.to(torch.float64, copy=True).cumsum_(-1)[:, -1:]
+    goal_N1 *= torch.tensor(shares, dtype=torch.float64, device=mass_NV.device)[:, None]
+    for width in (min(_LEADING, most), most):
+        ranking_NK = _ranking(logits_NV, width)
+        ranked_NK = mass_NV.gather(1, ranking_NK)
+        reached_NK = ranked_NK.to(torch.float64).cumsum(-1)
+        if bool((reached_NK[:, -1:] >= goal_N1).all()):
+            break
     before_NK = reached_NK.roll(1, -1)
-    before_NK[:, 0] = 0
-    keep_NK = before_NK < share_N[:, None] * reached_NK[:, -1:]
-    keep_NK[:, 0] = True
-    keep_NK |= share_N[:, None] >= 1
-    return torch.zeros_like(mass_NV).scatter(1, ranking_NK, ranked_NK.masked_fill(~keep_NK, 0))
+    before_NK[:, 0] = -1  # the most likely token always stays
+    kept_NK = ranked_NK.masked_fill(before_NK >= goal_N1, 0)
+    return torch.zeros_like(mass_NV).scatter(1, ranking_NK, kept_NK)

@@ -163,6 +163,20 @@ def test_large_random_rows_agree_with_plain_lists():
             torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-15)
 
 
+def test_top_p_looks_beyond_the_leading_tokens_where_the_law_is_flat():
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(3, 3000, generator=generator, dtype=torch.float64) * 0.1
+    logits[1] *= 80
+    logits[2] = 0
+    params = [SamplingParams(temperature=1.0, top_p=0.90001)] * 3
+    laws = SampledRows(logits, params, range(3), range(3)).laws()
+    for got, row, one in zip(laws, logits, params, strict=True):
+        expected = torch.tensor(reference_law(row.tolist(), one), dtype=torch.float64)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-15)
+    alone = SampledRows(logits[1:2], params[1:2], [1], [1])
+    assert torch.equal(alone.laws(), laws[1:2])
+
+
 def test_logprobs_are_the_raw_ones_and_ties_list_the_lower_id_first():
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0, 3.0], [0.0, -math.inf, 0.5, 9.0, 1.0]])
     params = [SamplingParams(temperature=0.1, top_k=1)] * 2
