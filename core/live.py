@@ -55,15 +55,14 @@ _FINAL = frozenset({Status.FINISHED, Status.ABORTED, Status.FAILED})
 
 @dataclass(slots=True, eq=False)
 class PlannedRow:
-    """`tokens` pending tokens of a request from `start`, then its draft's tokens."""
+    """`tokens` pending tokens of a request from `start`, then its draft's tokens.
+
+    `samples`: the row reaches the newest token as of its planning, so that the next one is drawn.
+    """
 
     live: Live
     start: int
     tokens: int
     draft: Draft
-    draft_limit: int
-
-    @property
-    def samples(self) -> bool:
-        """True when the row reaches the newest token, so that the next one can be drawn."""
-        return self.start + self.tokens == self.live.sequence.length
+    samples: bool
+    draft_limit: int = 0

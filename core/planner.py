@@ -278,11 +278,13 @@ class _Step:
                 return
         if live.holding is None:
             return  # preempted earlier in this step
-        row = PlannedRow(live, live.computed, tokens, self._drafts.get(live.id, NO_DRAFT), 0)
+        samples = live.computed + tokens == live.sequence.length
+        draft = self._drafts.get(live.id, NO_DRAFT)
+        row = PlannedRow(live, live.computed, tokens, draft, samples)
         if not self._grow(row):
             return
         row.draft_limit = self._lookahead(row)
-        if row.start + row.tokens < live.sequence.length:
+        if not row.samples:
             self._planner.counters.chunks += 1
         self.rows.append(row)
 
