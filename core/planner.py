@@ -147,6 +147,8 @@ class Planner:
         if self._drafts.num_drafts == 0:
             return drafts
         room = budget - len(decodes)
+        if self.waiting or len(decodes) < sum(not x.in_flight for x in self.running.values()):
+            room //= 2  # prompts wait: they get at least half of what drafts could take
         for live in decodes:
             limit = min(self.draft_limit(live, live.tokens_left), room)
             if limit <= 0:

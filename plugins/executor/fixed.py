@@ -1,9 +1,13 @@
 """The fixed-cost executor: the real scheduler and cache on a virtual clock, without a model."""
 
-from interlock.core.batch import Draft, RowResult, RowSampling, StepPlan, StepResult
+from typing import NamedTuple
+
+import numpy as np
+
+from interlock.core.batch import NO_DRAFT, Draft, RowResult, RowSampling, StepPlan, StepResult
 from interlock.core.component import BuildContext
 from interlock.core.executor import Executor
-from interlock.core.streams import Purpose, uniform
+from interlock.core.streams import Purpose, uniform, uniforms
 from interlock.plugins.executor import FixedConfig
 
 
@@ -17,47 +21,63 @@ class FixedExecutor(Executor):
 
     def __init__(self, config: FixedConfig, vocab_size: int, stop_ids: frozenset[int]) -> None:
         self._config = config
-        self._tokens = [t for t in range(min(vocab_size, 1 << 16)) if t not in stop_ids]
+        self._allowed = np.array(
+            [t for t in range(min(vocab_size, 1 << 16)) if t not in stop_ids], dtype=np.int64
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """See Executor. O(rows)."""
+        """See Executor. O(tokens emitted and proposed), in a few array operations."""
         batch, config = plan.batch, self._config
         starts, offsets = batch.starts.tolist(), batch.row_offsets.tolist()
-        wanted = batch.logit_counts.tolist()
-        rows = []
-        longest_draft = 0
+        counts = batch.logit_counts.tolist()
+        made: list[_Row] = []
+        seeds: list[int] = []
+        positions: list[int] = []
         for r, sampling in enumerate(plan.sampling):
-            if wanted[r] == 0:
-                rows.append(RowResult())
+            if counts[r] == 0:
                 continue
-            length = offsets[r + 1] - offsets[r]
-            draft = batch.drafts[r].tokens
-            row = self._row(sampling, starts[r] + length - len(draft), len(draft))
-            longest_draft = max(longest_draft, len(row.draft.tokens))
-            rows.append(row)
-        duration_ms = (
-            config.step_ms + config.token_ms * offsets[-1] + config.draft_ms * longest_draft
-        )
-        return StepResult(plan.step_id, rows, duration_s=duration_ms / 1e3)
+            position = starts[r] + offsets[r + 1] - offsets[r] - counts[r] + 1
+            row = self._row(sampling, r, position, drafted=counts[r] - 1)
+            made.append(row)
+            seeds += [sampling.seed] * (row.emitted + row.proposed)
+            positions += range(position, position + row.emitted + row.proposed)
+        rows = [RowResult() for _ in counts]
+        tokens = self._tokens(seeds, positions)
+        used = 0
+        for row in made:
+            last = used + row.emitted
+            rows[row.place] = RowResult(
+                tokens=tuple(tokens[used:last]),
+                kept_path=tuple(range(row.emitted - 1)),
+                draft=Draft(tuple(tokens[last : last + row.proposed]))
+                if row.proposed
+                else NO_DRAFT,
+            )
+            used = last + row.proposed
+        longest_draft = max((row.proposed for row in made), default=0)
+        ms = config.step_ms + config.token_ms * offsets[-1] + config.draft_ms * longest_draft
+        return StepResult(plan.step_id, rows, duration_s=ms / 1e3)
 
-    def _row(self, sampling: RowSampling, position: int, drafted: int) -> RowResult:
-        """Tokens from `position` on: accepted candidates, one more, and the next candidates."""
+    def _row(self, sampling: RowSampling, place: int, position: int, drafted: int) -> "_Row":
+        """How many tokens the row emits from `position` on, and how many it proposes after them."""
         accepted = 0
-        seed = sampling.seed
         while accepted < drafted and (
-            uniform(seed, position + accepted, Purpose.ACCEPT) < self._config.acceptance
+            uniform(sampling.seed, position + accepted, Purpose.ACCEPT) < self._config.acceptance
         ):
             accepted += 1
-        limit = max(0, min(sampling.draft_limit, sampling.tokens_left - accepted - 2))
-        tokens = [self._token(seed, position + i) for i in range(accepted + 1 + limit)]
-        return RowResult(
-            tokens=tuple(tokens[: accepted + 1]),
-            kept_path=tuple(range(accepted)),
-            draft=Draft(tuple(tokens[accepted + 1 :])),
-        )
+        proposed = max(0, min(sampling.draft_limit, sampling.tokens_left - accepted - 2))
+        return _Row(place, accepted + 1, proposed)
 
-    def _token(self, seed: int, position: int) -> int:
-        return self._tokens[int(uniform(seed, position, Purpose.TARGET) * len(self._tokens))]
+    def _tokens(self, seeds: list[int], positions: list[int]) -> list[int]:
+        draws = uniforms(seeds, positions, Purpose.TARGET)
+        tokens: list[int] = self._allowed[(draws * len(self._allowed)).astype(np.int64)].tolist()
+        return tokens
+
+
+class _Row(NamedTuple):
+    place: int
+    emitted: int
+    proposed: int
 
 
 def build(config: FixedConfig, context: BuildContext) -> FixedExecutor:

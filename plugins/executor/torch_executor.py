@@ -28,7 +28,7 @@ class TorchExecutor(Executor):
         self._backend = parts.attention
         self._planes = parts.planes
         self._verifier = parts.verifier
-        self._drafter = parts.drafter
+        self.drafter = parts.drafter
         self._draft_backend = parts.draft_attention
         self._device = parts.device
 
@@ -44,7 +44,7 @@ class TorchExecutor(Executor):
         features_TE = self._decoder.forward(tokens_T, view.positions_T, attend)
         rows = self._verify(plan, features_TE)
         self._compact_trees(batch, rows)
-        if self._drafter is not None:
+        if self.drafter is not None:
             self._draft(plan, features_TE, rows)
         return StepResult(plan.step_id, rows)
 
@@ -94,7 +94,7 @@ class TorchExecutor(Executor):
 
     def _draft(self, plan: StepPlan, features_TE: Tensor, rows: list[RowResult]) -> None:
         """Let the drafter take in the committed rows and propose the next candidates."""
-        assert self._drafter is not None
+        assert self.drafter is not None
         batch = plan.batch
         flat: list[int] = []
         following: list[int] = []
@@ -115,14 +115,14 @@ class TorchExecutor(Executor):
             limits=tuple(limits),
         )
         context = _Context(self._decoder, self._draft_backend, self._planes, batch, self._device)
-        for result, draft in zip(rows, self._drafter.propose(draft_rows, context), strict=True):
+        for result, draft in zip(rows, self.drafter.propose(draft_rows, context), strict=True):
             result.draft = draft
 
     def _committed(
         self, plan: StepPlan, r: int, result: RowResult, following: list[int]
     ) -> tuple[list[int], int]:
         """Flat indices of row r's committed tokens and its limit; adds their next tokens."""
-        assert self._drafter is not None
+        assert self.drafter is not None
         batch, sampling = plan.batch, plan.sampling[r]
         if result.error is not None:
             return [], 0
@@ -132,7 +132,7 @@ class TorchExecutor(Executor):
         after = result.tokens or sampling.next_tokens
         known = [*batch.tokens[begin + 1 : lead].tolist(), *after]
         limit = max(0, min(sampling.draft_limit, sampling.tokens_left - len(result.tokens) - 1))
-        most = self._drafter.max_positions
+        most = self.drafter.max_positions
         if most is not None and int(batch.starts[r]) + len(kept) + limit > most:
             limit = 0
             kept = kept[: max(0, most - int(batch.starts[r]))]

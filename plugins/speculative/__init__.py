@@ -10,7 +10,6 @@ from interlock.core.capabilities import (
     Requirement,
     RunsModel,
     SimulatesDrafts,
-    needs,
 )
 from interlock.core.closest import unknown_name
 from interlock.core.component import Component
@@ -94,11 +93,15 @@ def components() -> list[Component]:
 
 
 def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
-    reason = (
-        "spec=ngram looks token ids up in the prompt, but the workload carries none (its prompts "
-        "are block hashes); use spec=none or a workload with token ids"
-    )
-    return (needs(CarriesTokens(), reason),)
+    def tokens_or_simulation(composition: Composition) -> str | None:
+        if composition.has(CarriesTokens()) or composition.has(SimulatesDrafts()):
+            return None
+        return (
+            "spec=ngram looks token ids up in the prompt, but the workload carries none (its "
+            "prompts are block hashes), and the executor does not simulate drafts"
+        )
+
+    return (tokens_or_simulation,)
 
 
 def eagle_directory(config: EagleConfig, model: ModelDescription | None) -> Path | None:

@@ -1,0 +1,91 @@
+"""Control-plane cost: microseconds per request and step that are not spent in the model.
+
+    python benchmarks/control_plane.py --json docs/results/control_plane.json
+
+The fixed-cost executor answers at once, so the CPU time of a decode step is scheduling, paging,
+bookkeeping and the executor's own token hashing. Prompts differ, every request decodes, and steps
+are timed one by one (CPU time of the thread: the machine may be shared) after all prefills; the median over steps is reported, and its ratio between
+context lengths and numbers of requests.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from interlock.core.assemble import assemble
+from interlock.core.request import Request, SamplingParams
+
+
+def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[str]) -> float:
+    """Median CPU microseconds of a decode step with this many running requests."""
+    pages = requests * ((context_tokens + steps + 64) // 16 + 2)
+    engine = assemble(
+        [
+            "executor=fixed", "cache=radix", "scheduler=chunked", f"cache.num_pages={pages}",
+            f"scheduler.max_requests={requests}", "scheduler.budget_tokens=8192",
+            f"max_model_len={context_tokens + steps + 64}", *extra,
+        ]
+    )  # fmt: skip
+    vocab = engine.resolution.model.vocab_size
+    for index in range(requests):
+        prompt = tuple((index * 7919 + i * 31) % vocab for i in range(context_tokens))
+        sampling = SamplingParams(max_tokens=steps + 48, ignore_eos=True)
+        engine.submit(Request(index, prompt, sampling))
+    while engine.core.num_running < requests or any(
+        live.view.pending > 1 or not live.record.output_token_ids
+        for live in engine.core.planner.running.values()
+    ):
+        engine.step()
+    times = []
+    for _ in range(steps):
+        start = time.thread_time()
+        engine.step()
+        times.append(time.thread_time() - start)
+    return statistics.median(times) * 1e6
+
+
+def main() -> None:
+    """Measure the grid and print one line per cell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--steps", type=int, default=200, help="decode steps per cell")
+    parser.add_argument("--repeats", type=int, default=3, help="cells are repeated, medians kept")
+    parser.add_argument("overrides", nargs="*", help="further overrides, e.g. cache=block_hash")
+    args = parser.parse_args()
+    grid = [(64, 2000), (256, 2000), (64, 200)]
+    cells = []
+    for requests, context in grid:
+        step_us = statistics.median(
+            decode_step_us(requests, context, args.steps, args.overrides)
+            for _ in range(args.repeats)
+        )
+        cells.append(
+            {
+                "requests": requests,
+                "context_tokens": context,
+                "step_us": round(step_us, 1),
+                "us_per_request_step": round(step_us / requests, 3),
+            }
+        )
+        print(cells[-1], flush=True)
+    by = {(c["requests"], c["context_tokens"]): c["step_us"] for c in cells}
+    report = {
+        "cells": cells,
+        "context_x10_ratio": round(by[64, 2000] / by[64, 200], 2),
+        "requests_x4_ratio": round(by[256, 2000] / by[64, 2000], 2),
+        "overrides": args.overrides,
+        "python": platform.python_version(),
+        "interlock": version("interlock"),
+        "numpy": version("numpy"),
+    }
+    print(json.dumps({k: v for k, v in report.items() if k != "cells"}))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

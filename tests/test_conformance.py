@@ -1,0 +1,74 @@
+"""Every built-in component is run through its seam's contract class; a missing one fails here."""
+
+import importlib
+
+import pytest
+
+from interlock.core.registry import load_registry
+
+CONTRACTS = {
+    "attention": "attention_contract:AttentionContract",
+    "cache/allocator": "allocator_contract:AllocatorContract",
+    "cache/index": "index_contract:IndexContract",
+    "cache/eviction": "eviction_contract:EvictionContract",
+    "scheduler/order": "scheduler_contract:OrderContract",
+    "scheduler/admission": "scheduler_contract:AdmissionContract",
+    "scheduler/chunking": "scheduler_contract:ChunkingContract",
+    "scheduler/victim": "scheduler_contract:VictimContract",
+    "spec": "drafter_contract:TokenDrafterContract",
+    "spec/verifier": "verifier_contract:VerifierContract",
+    "parallel": "parallel_contract:ParallelContract",
+    "executor": "executor_contract:ExecutorContract",
+    "workload": "workload_contract:WorkloadContract",
+}
+OTHER_CONTRACTS = {("spec", "eagle"): "feature_drafter_contract:FeatureDrafterContract"}
+
+TESTED = {
+    ("attention", "reference"): "attention.test_backends:TestReference",
+    ("attention", "gqa"): "attention.test_backends:TestGqa",
+    ("attention", "mla"): "attention.test_backends:TestMlaByCost",
+    ("cache/allocator", "paged"): "cache.test_allocators:TestPagedAllocator",
+    ("cache/allocator", "contiguous"): "cache.test_allocators:TestContiguousAllocator",
+    ("cache/index", "block_hash"): "cache.test_indexes:TestBlockHashIndex",
+    ("cache/index", "radix"): "cache.test_indexes:TestRadixIndex",
+    ("cache/index", "none"): "cache.test_indexes:TestNoIndex",
+    ("cache/eviction", "lru"): "cache.test_eviction:TestLRUEviction",
+    ("cache/eviction", "fifo"): "cache.test_eviction:TestFIFOEviction",
+    ("scheduler/order", "arrival"): "scheduler.test_policies:TestArrivalOrder",
+    ("scheduler/order", "priority"): "scheduler.test_policies:TestPriorityOrder",
+    ("scheduler/admission", "when_it_fits"): "scheduler.test_policies:TestWhenItFits",
+    ("scheduler/chunking", "prefill_first"): "scheduler.test_chunking:TestPrefillFirst",
+    ("scheduler/chunking", "decode_first"): "scheduler.test_chunking:TestDecodeFirst",
+    ("scheduler/victim", "latest"): "scheduler.test_policies:TestLatestVictim",
+    ("scheduler/victim", "lowest_priority"): "scheduler.test_policies:TestLowestPriorityVictim",
+    ("spec", "none"): "speculative.test_ngram:TestNoDrafter",
+    ("spec", "ngram"): "speculative.test_ngram:TestNgramLatest",
+    ("spec", "eagle"): "speculative.test_eagle_contract:TestEagle",
+    ("spec/verifier", "target_only"): "speculative.test_target_only:TestTargetOnly",
+    ("parallel", "none"): "parallel.test_parallel:TestNone",
+    ("executor", "torch"): "executor.test_executors:TestTorch",
+    ("executor", "fixed"): "executor.test_executors:TestFixed",
+    ("workload", "prompts"): "frontend.test_contracts:TestPrompts",
+    ("workload", "synthetic"): "frontend.test_contracts:TestSynthetic",
+    ("workload", "trace"): "frontend.test_contracts:TestTrace",
+}
+
+
+def find(path, package):
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(f"{package}.{module}"), name)
+
+
+def built_in():
+    registry = load_registry()
+    return {key for key in registry.components if registry.origins[key].distribution == "interlock"}
+
+
+def test_every_built_in_component_has_a_conformance_test():
+    assert set(TESTED) == built_in()
+
+
+@pytest.mark.parametrize("key", sorted(TESTED), ids="=".join)
+def test_the_conformance_test_runs_the_seams_contract(key):
+    contract = OTHER_CONTRACTS.get(key, CONTRACTS[key[0]])
+    assert issubclass(find(TESTED[key], "tests"), find(contract, "interlock.core.testing"))
