@@ -1,6 +1,7 @@
 """The command line: `python run.py ...`, `interlock run ...`."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from importlib.metadata import version
@@ -33,7 +34,7 @@ def main() -> None:
         registry = load_registry()
         parsed = get_args_parser().parse_args(arguments)
         if parsed.help:
-            print(help_text(registry))
+            _show(help_text(registry))
             return
         hydra_edge.publish(registry)
         _check(parsed, registry)
@@ -41,6 +42,14 @@ def main() -> None:
         sys.exit(_report(error))
     sys.argv[1:] = arguments
     _run_jobs()
+
+
+def _show(text: str) -> None:
+    """Print, content with a reader that stops early (`--help | head`)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(parsed: Namespace, registry: Registry) -> None:

@@ -112,3 +112,12 @@ def test_the_committed_compatibility_page_is_current():
 
     page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert page == built_in_page(), "run `python -m interlock.core.matrix`"
+
+
+def test_help_into_a_reader_that_stops_early_is_no_error():
+    command = [sys.executable, str(ROOT / "run.py"), "--help"]
+    help_process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert help_process.stdout is not None
+    help_process.stdout.close()
+    _, errors = help_process.communicate(timeout=60)
+    assert (help_process.returncode, errors) == (0, b"")
