@@ -24,8 +24,14 @@ from interlock.core.testing.attention_scene import Scene
 
 PAGE_SIZES = (1, 4, 16, 63)
 WINDOWS = (None, 5, 8)
-TREES = ((), (-1,), (-1, -1, 0, 1, 2, 2), (-1, 0, 1, 2), (-1, -1, -1, 2, 0))
-"""No candidate, one, two branches that fork again, a chain written as a tree, three branches."""
+TREES = (
+    (),
+    (-1,),
+    (-1, -1, 0, 1, 2, 2),
+    (-1, 0, 1, 2),
+    (-1, -1, -1, 2, 3, 4, 5, 6, 7),  # deeper than a window, and entries are not positions
+    (-1, -1, -1, 2, 0),
+)
 
 CHUNK = st.one_of(st.integers(1, 3), st.integers(1, 40))
 
@@ -54,6 +60,8 @@ class AttentionContract:
     serves_windows: ClassVar[bool] = True
     serves_trees: ClassVar[bool] = True
     device: ClassVar[str] = "cpu"
+    long_chunk_tokens: ClassVar[int] = 560
+    """Size of the largest chunk: more than any tile of the backend."""
 
     def make(self) -> AttentionBackend:
         """A new instance of the backend under test."""
@@ -89,8 +97,7 @@ class AttentionContract:
 
         check()
 
-    @pytest.mark.parametrize("page_size", PAGE_SIZES)
-    def test_draft_trees_see_their_ancestors_only(self, page_size: int) -> None:
+    def test_draft_trees_see_their_ancestors_only(self) -> None:
         """Trees beside chains, after any context, with several lead tokens and with no candidate.
 
         A rejected draft leaves nothing behind: the next step overwrites its entries.
@@ -98,16 +105,17 @@ class AttentionContract:
         if not self.serves_trees:
             pytest.skip("declares no draft trees")
         for at, specs in enumerate(self.specs()):
-            scene = self.scene(specs, (30, 30, 30), page_size=page_size)
-            scene.check_step(Work(0, 3), Work(1, 14))
-            for tree, other in pairwise((*TREES, TREES[at % len(TREES)])):
-                scene.check_step(Work(1, 1, tree), Work(2, 2, other), Work(0, 1))
+            for page_size in PAGE_SIZES[at % 2 :: 2]:
+                scene = self.scene(specs, (30, 30, 30), page_size=page_size)
+                scene.check_step(Work(0, 3), Work(1, 14))
+                for tree, other in pairwise((*TREES, TREES[at % len(TREES)])):
+                    scene.check_step(Work(1, 1, tree), Work(2, 2, other), Work(0, 1))
 
     def test_chunked_prefill_equals_the_whole_prompt(self) -> None:
         """Any cut of a prompt gives the same outputs."""
         for specs in self.specs():
             whole = self.scene(specs, (23,)).check_step(Work(0, 23))
-            for cut in ((1,) * 23, (7, 16), (4, 4, 15), (22, 1)):
+            for cut in ((1, 1, 1, 20), (7, 16), (4, 15, 4), (22, 1)):
                 scene = self.scene(specs, (23,))
                 steps = [scene.check_step(Work(0, chunk)) for chunk in cut]
                 for layer, output in enumerate(whole):
@@ -148,9 +156,10 @@ class AttentionContract:
         for form in self.forms:
             specs = next(s for s in self.specs() if s[0].form == form)
             wide = replace(specs[0], window=100) if self.serves_windows else specs[0]
-            scene = self.scene((specs[0], wide), (901, 3), page_size=16)
-            scene.check_step(Work(0, 200), Work(1, 2))
-            scene.check_step(Work(1, 1), Work(0, 700))
+            chunk = self.long_chunk_tokens
+            scene = self.scene((specs[0], wide), (151 + chunk, 3), page_size=16)
+            scene.check_step(Work(0, 150), Work(1, 2))
+            scene.check_step(Work(1, 1), Work(0, chunk))
             scene.check_step(Work(0, 1))
 
     def test_cache_groups_cover_every_layer_once_with_its_lifetime(self) -> None:

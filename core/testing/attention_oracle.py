@@ -91,13 +91,13 @@ def answer(spec: AttentionSpec, inputs: AttentionInput, start: int, work: Work) 
     """
     q, k, v = _per_head(inputs)
     positions = [len(work.path(token)) - 1 + start for token in range(work.new)]
+    kv_heads = np.arange(spec.num_heads) * k.shape[1] // spec.num_heads
     out = np.empty((work.new, spec.num_heads, spec.v_head_dim))
     for token in range(work.new):
         oldest = 0 if spec.window is None else positions[token] - spec.window + 1
         seen = [entry for entry in range(start) if entry >= oldest]
         seen += [start + other for other in work.path(token) if positions[other] >= oldest]
-        for head in range(spec.num_heads):
-            kv_head = head * k.shape[1] // spec.num_heads
+        for head, kv_head in enumerate(kv_heads.tolist()):
             scores_E = k[seen, kv_head] @ q[start + token, head] * spec.scale
             weights_E = np.exp(scores_E - scores_E.max())
             out[token, head] = weights_E @ v[seen, kv_head] / weights_E.sum()

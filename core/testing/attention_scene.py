@@ -16,8 +16,8 @@ from interlock.core.testing.attention_oracle import Work, answer, random_inputs,
 TOLERANCES = {
     # Outputs are averages of unit-variance values, so they are of order 1 and absolute bounds fit.
     torch.float64: 1e-12,  # 2^-53 times a few thousand; fails if anything on the way is fp32
-    torch.float32: 2e-5,  # 2^-24 times a few hundred (sums, and 20 units of a fused exp)
-    torch.bfloat16: 6e-2,  # 2^-8 times 16: probabilities, MLA's projections and the output round
+    torch.float32: 1e-5,  # 2^-24 times a few hundred (sums, and 20 units of a fused exp)
+    torch.bfloat16: 3e-2,  # 2^-8 times 8: probabilities, MLA projections and the output round
 }
 
 

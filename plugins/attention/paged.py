@@ -19,6 +19,8 @@ from interlock.core.attention import AttentionBatch
 
 BATCHED_TOKENS = 32
 """Rows with at most this many new tokens are padded together; longer ones run alone."""
+CPU_ENTRIES, GPU_ENTRIES = 4096, 1 << 18
+"""Entries gathered at once for short rows: bounds the copy, which on a CPU should stay in cache."""
 TILE_TOKENS = 512
 """Queries of a long row that share one mask: bounds the mask and skips entries they cannot see."""
 
@@ -84,7 +86,8 @@ class PagedPlan:
         self._groups: dict[tuple[int, int | None, tuple[int, ...] | None], list[RowGroup]] = {}
         new = np.diff(batch.row_offsets)
         row_T = np.repeat(np.arange(batch.num_rows), new)
-        shift_R = np.subtract(batch.starts, batch.row_offsets[:-1])
+        offsets_R = np.array(batch.row_offsets[:-1], dtype=np.int64)
+        shift_R = np.array(batch.starts, dtype=np.int64) - offsets_R
         entry_T = np.arange(len(row_T)) + shift_R[row_T]
         row, page, offset = self._to_device(
             np.stack((row_T, entry_T // batch.page_size, entry_T % batch.page_size))
@@ -126,7 +129,9 @@ class PagedPlan:
         rows = [row for row in self.rows(window) if only is None or row.index in only]
         short = [row for row in rows if row.is_tree or row.new <= BATCHED_TOKENS]
         long = [row for row in rows if not row.is_tree and row.new > BATCHED_TOKENS]
-        groups = [self._padded_group(alike, table, window) for alike in split_alike(short)]
+        on_cpu = self.batch.positions_T.device.type == "cpu"
+        alike_rows = split_alike(short, CPU_ENTRIES if on_cpu else GPU_ENTRIES)
+        groups = [self._padded_group(alike, table, window) for alike in alike_rows]
         return groups + [self._long_group(row, table, window) for row in long]
 
     def _padded_group(self, rows: Sequence[Row], table: int, window: int | None) -> RowGroup:
@@ -141,8 +146,9 @@ class PagedPlan:
         step_RQ = torch.minimum(self._arange(most_new).expand(len(rows), -1), new - 1)
         tokens_RQ = token + step_RQ
         slots_RS = self._slots(table, index, entry_RS)
-        padded = any(r.new < most_new for r in rows)
-        real_N = (self._arange(most_new) < new).flatten().nonzero()[:, 0] if padded else None
+        real = [at * most_new + q for at, row in enumerate(rows) for q in range(row.new)]
+        padded = len(real) < len(rows) * most_new
+        real_N = self._to_device(np.array(real)) if padded else None
         if most_new == 1 and all(r.span == most_span for r in rows):
             return RowGroup(slots_RS, (Tile(tokens_RQ, 0, most_span, None, False, real_N),))
         seen_RQS = real_RS[:, None] & ((entry_RS - start)[:, None] <= step_RQ[..., None])
@@ -193,10 +199,11 @@ class PagedPlan:
         return torch.from_numpy(values).to(self.batch.positions_T.device)
 
 
-def split_alike(rows: Sequence[Row]) -> list[list[Row]]:
+def split_alike(rows: Sequence[Row], most_entries: int) -> list[list[Row]]:
     """Short rows in lists that waste little when padded to their longest.
 
-    New tokens differ by less than a factor of two within a list, entries by a quarter (or 64).
+    Within a list, new tokens differ by less than a factor of two and entries by a quarter (or 64);
+    padded, a list of several rows has at most `most_entries` entries.
     """
     lists: list[list[Row]] = []
     for row in sorted(rows, key=lambda r: ((r.new - 1).bit_length(), r.span)):
@@ -205,6 +212,7 @@ def split_alike(rows: Sequence[Row]) -> list[list[Row]]:
             last is not None
             and (last.new - 1).bit_length() == (row.new - 1).bit_length()
             and row.span <= last.span + max(64, last.span // 4)
+            and row.span * (len(lists[-1]) + 1) <= most_entries
         ):
             lists[-1].append(row)
         else:

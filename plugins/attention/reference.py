@@ -1,7 +1,8 @@
 """The naive oracle: every query alone, straight from the formula, sharing no code with the others.
 
-Legend: T tokens, H query heads, K key/value heads, D head size, V value head size, E entries that a
-query sees, N and R the parts of an MLA query without and with rotary embedding, C latent rank.
+Legend: T tokens, H query heads, K key/value heads, D head size, V value head size, G = H / K,
+E entries that a query sees, N and R the parts of an MLA query without and with rotary embedding,
+C latent rank.
 """
 
 from collections.abc import Mapping
@@ -48,42 +49,51 @@ class ReferenceAttention(AttentionBackend):
     ) -> Tensor:
         """[T, H, V]; all new rows are written before the first query is answered."""
         batch: AttentionBatch = plan
-        new = _rows_to_store(inputs)
-        for row in range(batch.num_rows):
-            for token in range(batch.row_offsets[row], batch.row_offsets[row + 1]):
-                entry = batch.starts[row] + token - batch.row_offsets[row]
-                page, offset = _place(batch, table, row, entry)
-                for name, rows in new.items():
-                    planes[name][page, offset] = rows[token]
+        rows = [Row(batch, table, row) for row in range(batch.num_rows)]
+        stored = _rows_to_store(inputs)
+        for row in rows:
+            for token in row.tokens:
+                page, offset = row.place(row.start + token - row.first)
+                for name, new in stored.items():
+                    planes[name][page, offset] = new[token]
         queries = _queries(inputs)
         outputs = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
-        for row in range(batch.num_rows):
-            for token in range(batch.row_offsets[row], batch.row_offsets[row + 1]):
-                places = [
-                    _place(batch, table, row, entry)
-                    for entry in _visible_entries(batch, row, token, spec.window)
-                ]
+        for row in rows:
+            for token in row.tokens:
+                places = [row.place(entry) for entry in row.visible_entries(token, spec.window)]
                 keys, values = _keys_and_values(inputs, planes, places)
                 outputs[token] = _one_query(queries[token], keys, values, spec.scale)
         return outputs
 
 
-def _place(batch: AttentionBatch, table: int, row: int, entry: int) -> tuple[int, int]:
-    page = int(batch.page_tables[table][row, entry // batch.page_size])
-    return page, entry % batch.page_size
+class Row:
+    """One request of the step: where its entries are and which of them a token sees."""
 
+    def __init__(self, batch: AttentionBatch, table: int, row: int) -> None:
+        self.first, self.start = batch.row_offsets[row], batch.starts[row]
+        self.tokens = range(self.first, batch.row_offsets[row + 1])
+        self._positions = batch.positions
+        self._mask = batch.tree_masks.get(row)
+        self._page_size = batch.page_size
+        self._pages: list[int] = batch.page_tables[table][row].tolist()
 
-def _visible_entries(batch: AttentionBatch, row: int, token: int, window: int | None) -> list[int]:
-    """Entries that this token sees: committed ones, then itself and its ancestors."""
-    first, start = batch.row_offsets[row], batch.starts[row]
-    oldest = 0 if window is None else batch.positions[token] - window + 1
-    seen = [entry for entry in range(start) if entry >= oldest]
-    mask = batch.tree_masks.get(row)
-    for other in range(first, batch.row_offsets[row + 1]):
-        ancestor = other <= token if mask is None else bool(mask[token - first, other - first])
-        if ancestor and batch.positions[other] >= oldest:
-            seen.append(start + other - first)
-    return seen
+    def place(self, entry: int) -> tuple[int, int]:
+        """(page, offset) of an entry."""
+        return self._pages[entry // self._page_size], entry % self._page_size
+
+    def visible_entries(self, token: int, window: int | None) -> list[int]:
+        """Committed entries, then the token and its ancestors, those inside the window."""
+        oldest = 0 if window is None else self._positions[token] - window + 1
+        seen = list(range(max(0, oldest), self.start))
+        for other in self.tokens:
+            if self._is_ancestor(other, token) and self._positions[other] >= oldest:
+                seen.append(self.start + other - self.first)
+        return seen
+
+    def _is_ancestor(self, other: int, token: int) -> bool:
+        if self._mask is None:
+            return other <= token
+        return bool(self._mask[token - self.first, other - self.first])
 
 
 def _rows_to_store(inputs: AttentionInput) -> dict[str, Tensor]:
@@ -118,14 +128,11 @@ def _expand(inputs: LatentInput, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_query(query_HD: Tensor, keys_EKD: Tensor, values_EKV: Tensor, scale: float) -> Tensor:
-    query_HD = _wide(query_HD)
-    per_kv_head = len(query_HD) // keys_EKD.shape[1]
-    heads = []
-    for head, query_D in enumerate(query_HD):
-        kv_head = head // per_kv_head
-        weights_E = torch.softmax(keys_EKD[:, kv_head] @ query_D * scale, dim=0)
-        heads.append(weights_E @ values_EKV[:, kv_head])
-    return torch.stack(heads)
+    """[H, V]: query heads h G .. h G + G - 1 read key head h."""
+    query_KGD = _wide(query_HD).reshape(keys_EKD.shape[1], -1, query_HD.shape[-1])
+    scores_KGE = torch.einsum("kgd,ekd->kge", query_KGD, keys_EKD) * scale
+    out_KGV = torch.einsum("kge,ekv->kgv", torch.softmax(scores_KGE, dim=-1), values_EKV)
+    return out_KGV.flatten(0, 1)
 
 
 def _wide(tensor: Tensor) -> Tensor:

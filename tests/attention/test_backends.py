@@ -9,6 +9,7 @@ from interlock.plugins.attention.reference import ReferenceAttention
 
 class TestReference(AttentionContract):
     forms = ("heads", "latent")
+    long_chunk_tokens = 60
 
     def make(self) -> AttentionBackend:
         return ReferenceAttention()
