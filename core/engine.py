@@ -13,6 +13,7 @@ from interlock.core.clock import Clock
 from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ContractError
 from interlock.core.executor import Executor
+from interlock.core.intake import due_s
 from interlock.core.planes import Planes
 from interlock.core.request import Request, RequestId, RequestOutput, SamplingParams
 from interlock.core.resolver import Resolution
@@ -74,7 +75,7 @@ class Engine:
             request = self._make_request(request, sampling or SamplingParams(), request_id)
         elif sampling is not None:
             request = replace(request, sampling=sampling)
-        heapq.heappush(self._pending, (request.arrival_s, request_id, request))
+        heapq.heappush(self._pending, (due_s(request), request_id, request))
         return request_id
 
     def _make_request(

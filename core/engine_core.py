@@ -20,7 +20,7 @@ from interlock.core.batch import (
     StepResult,
 )
 from interlock.core.errors import ContractError, RequestError
-from interlock.core.intake import Intake
+from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
 from interlock.core.live import Live, PlannedRow
 from interlock.core.metrics import StepLedger
@@ -78,7 +78,7 @@ class EngineCore:
             index=request.index,
             seed=seed,
             num_prompt_tokens=request.num_prompt_tokens,
-            arrival_s=request.arrival_s,
+            arrival_s=due_s(request),
         )
         try:
             max_length = self._intake.check(request, self.cache)

@@ -1,8 +1,12 @@
 """What is checked when a request is submitted; one capacity rule shared with the scheduler."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from interlock.core.kv_cache import KVCache
 from interlock.core.request import Request, refuse
@@ -31,14 +35,13 @@ class Intake:
         prompt = request.num_prompt_tokens
         if prompt == 0:
             raise refuse(request, "the prompt is empty; at least one token is needed")
-        problems = request.sampling.problems(self.vocab_size)
+        problems = [*_malformed(request), *request.sampling.problems(self.vocab_size)]
         if problems:
             raise refuse(request, "; ".join(problems))
-        wrong = [t for t in request.prompt_token_ids if not 0 <= t < self.vocab_size]
-        if wrong:
-            raise refuse(
-                request, f"token id {wrong[0]} is outside the vocabulary 0 .. {self.vocab_size - 1}"
-            )
+        for token in request.prompt_token_ids:
+            if not (_is_int(token) and 0 <= token < self.vocab_size):
+                last = self.vocab_size - 1
+                raise refuse(request, f"token id {token!r} is outside the vocabulary 0 .. {last}")
         if prompt >= self.max_model_len:
             raise refuse(
                 request,
@@ -63,6 +66,31 @@ class Intake:
         """Ids that end the request: its own, and the model's unless ignore_eos."""
         own = frozenset(request.sampling.stop_token_ids)
         return own if request.sampling.ignore_eos else own | frozenset(self.eos_token_ids)
+
+
+def due_s(request: Request) -> float:
+    """When a request becomes visible: at its arrival, or at once if that is no time."""
+    arrival_s = request.arrival_s
+    return arrival_s if _is_number(arrival_s) and math.isfinite(arrival_s) else 0.0
+
+
+def _malformed(request: Request) -> list[str]:
+    checks = [
+        ("arrival_s", "a finite number of seconds", due_s(request) == request.arrival_s),
+        ("priority", "an integer", _is_int(request.priority)),
+        ("tenant", "a text", isinstance(request.tenant, str)),
+    ]
+    return [
+        f"{name}={getattr(request, name)!r} is not {what}" for name, what, ok in checks if not ok
+    ]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number)
 
 
 def _uses(request: Request, feature: RequestFeature) -> bool:

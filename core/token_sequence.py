@@ -60,22 +60,22 @@ class TokenSequence:
         return np.lib.stride_tricks.sliding_window_view(covered, width)[::size]
 
     def _hashed_word(self, page: int) -> int:
-        """One word that stands for all tokens of a page of a hashed prompt.
+        """One word that stands for every token that a page of a hashed prompt depends on.
 
-        A page inside the prompt is part `page` of its block; a page that reaches into the output
-        is hashed from the prompt's part and the output tokens (negative, so they never meet).
+        Within one block: which of all blocks' tokens comes first. What spans blocks or reaches
+        into the output is hashed (negative, so the two kinds never meet).
         """
         assert self._hashed is not None
-        first, end = page * self._page_size, (page + 1) * self._page_size
-        block, offset = divmod(first, self._hashed.block_tokens)
-        if end + self._lookback <= self.num_prompt:
-            parts = self._hashed.block_tokens // self._page_size
-            return self._hashed.block_ids[block] * parts + offset // self._page_size
+        size, ids = self._hashed.block_tokens, self._hashed.block_ids
+        first, end = page * self._page_size, (page + 1) * self._page_size + self._lookback
+        block, offset = divmod(first, size)
+        if end <= min(self.num_prompt, (block + 1) * size):
+            return ids[block] * size + offset
         digest = hashlib.blake2b(digest_size=8)
-        if first < self.num_prompt:
-            digest.update(
-                f"{self._hashed.block_ids[block]}/{offset}/{self.num_prompt - first}".encode()
-            )
-        output = self._tokens[max(first, self.num_prompt) : end + self._lookback]
-        digest.update(output.tobytes())
+        while first < min(end, self.num_prompt):
+            block, offset = divmod(first, size)
+            count = min(end, self.num_prompt, (block + 1) * size) - first
+            digest.update(f"{ids[block]}/{offset}/{count};".encode())
+            first += count
+        digest.update(self._tokens[first:end].tobytes())
         return -1 - (int.from_bytes(digest.digest(), "big") >> 1)

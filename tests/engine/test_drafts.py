@@ -167,7 +167,7 @@ def test_drafts_do_not_depend_on_a_prefix_hit(model_of, kind, index):
 def test_a_hit_leaves_the_token_that_a_drafters_row_looks_back_from(model_of):
     """Two prompts equal up to a page's end differ in the drafter's last row of that page."""
     model = model_of()
-    first, second = tokens(8, salt=1) + (5, 6), tokens(8, salt=1) + (7, 8)
+    first, second = (*tokens(8, salt=1), 5, 6), (*tokens(8, salt=1), 7, 8)
     engine = build(model, spec=EagleConfig(num_drafts=2), index="radix")
     serve(engine, asking(0, first, 3))
     record = serve(engine, asking(1, second, 3))[1]
