@@ -21,15 +21,16 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Links that let a type checker find core/ and plugins/ under their installed names.
+# Links that let a type checker find core/, driver/ and plugins/ under their installed names.
 types:
 	@mkdir -p .types/interlock
 	@ln -sfn ../../core .types/interlock/core
+	@ln -sfn ../../driver .types/interlock/driver
 	@ln -sfn ../../plugins .types/interlock/plugins
 
 # The generated compatibility page.
 page: $(VENV)/.installed
-	$(BIN)/python -m interlock.core.matrix docs/compatibility.md
+	$(BIN)/python -m interlock.driver.matrix docs/compatibility.md
 
 # torch comes first and pinned: a bare requirement would pull gigabytes of CUDA libraries.
 $(VENV)/.torch:

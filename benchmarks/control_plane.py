@@ -4,8 +4,8 @@
 
 The fixed-cost executor answers at once, so the CPU time of a decode step is scheduling, paging,
 bookkeeping and the executor's own token hashing. Prompts differ, every request decodes, and steps
-are timed one by one (CPU time of the thread: the machine may be shared) after all prefills; the median over steps is reported, and its ratio between
-context lengths and numbers of requests.
+are timed one by one after all prefills, in CPU time of the thread, since machines are shared. The
+median over steps is reported, with its ratio between context lengths and numbers of requests.
 """
 
 import argparse

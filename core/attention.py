@@ -20,8 +20,8 @@ class AttentionBatch:
     """What attention needs to know about a step, made once and shared by all layers.
 
     Host lists mirror device tensors so that planning needs no device read. Row r's new tokens
-    are flat tokens row_offsets[r] .. row_offsets[r + 1] and become entries starts[r], starts[r] + 1,
-    ... of its page tables. A query sees every entry below starts[r] (inside its layer's window, by
+    are flat tokens row_offsets[r] .. row_offsets[r + 1] and become entries starts[r] and following
+    of its page tables. A query sees every entry below starts[r] (inside its layer's window, by
     position) and, among the row's new tokens, itself and its ancestors: all earlier ones for a
     chain, those set in `tree_masks[r]` (bool [n, n], query by key) for a draft tree.
     The position of a committed entry is its index; new tokens have `positions_T`.

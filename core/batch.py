@@ -134,3 +134,13 @@ class StepResult:
     rows: list[RowResult]
     duration_s: float | None = None
     counters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepDecision:
+    """What one step ran, and when on the run's clock: rows of (request index, tokens, drafts)."""
+
+    step: int
+    now_s: float
+    end_s: float
+    rows: tuple[tuple[int, int, int], ...]

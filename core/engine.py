@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from interlock.core.batch import StepPlan, StepResult
+from interlock.core.batch import StepDecision, StepPlan, StepResult
 from interlock.core.clock import Clock
 from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ContractError
@@ -17,7 +17,6 @@ from interlock.core.intake import due_s
 from interlock.core.planes import Planes
 from interlock.core.request import Request, RequestId, RequestOutput, SamplingParams
 from interlock.core.resolver import Resolution
-from interlock.core.run_folder import StepDecision
 from interlock.core.text import TextCodec
 
 Observer = Callable[[StepPlan, StepResult], None]

@@ -8,8 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CORE = sorted(ROOT.glob("core/**/*.py"))
+DRIVER = sorted(ROOT.glob("driver/**/*.py"))
 PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
-EDGE = {"core/hydra_edge.py", "core/cli.py"}
+EDGE = {"core/hydra_edge.py", "driver/cli.py"}
 IMPURE: dict[str, set[str] | None] = {
     "time": {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"},
     "random": None,
@@ -60,7 +61,13 @@ def is_impure(module: str, attribute: str) -> bool:
 
 
 @pytest.mark.parametrize("path", CORE, ids=name_of)
-def test_core_imports_no_plugin(path):
+def test_core_imports_neither_plugins_nor_the_driver(path):
+    outside = ("interlock.plugins", "interlock.driver")
+    assert not [name for name in imports_of(path) if name.startswith(outside)]
+
+
+@pytest.mark.parametrize("path", DRIVER, ids=name_of)
+def test_the_driver_imports_no_plugin(path):
     assert not [name for name in imports_of(path) if name.startswith("interlock.plugins")]
 
 
@@ -74,7 +81,7 @@ def test_plugins_import_core_and_their_own_group_only(path):
     assert not [name for name in ours if not name.startswith(allowed)]
 
 
-@pytest.mark.parametrize("path", CORE + PLUGINS, ids=name_of)
+@pytest.mark.parametrize("path", CORE + DRIVER + PLUGINS, ids=name_of)
 def test_the_configuration_system_stays_at_the_edge(path):
     if name_of(path) not in EDGE:
         edge = {"hydra", "omegaconf", "antlr4"}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from interlock.core import cli
-from interlock.core.help_text import help_text
 from interlock.core.registry import load_registry
 from interlock.core.seams import SEAMS
+from interlock.driver.help_text import help_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> 
 def test_help_lists_every_choice_with_its_source_and_never_imports_torch():
     code = (
         "import sys; sys.argv = ['interlock', 'run', '--help']\n"
-        "from interlock.core.cli import main; main()\n"
+        "from interlock.driver.cli import main; main()\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -108,10 +108,10 @@ def test_version_is_ours(monkeypatch, tmp_path, capsys):
 
 
 def test_the_committed_compatibility_page_is_current():
-    from interlock.core.matrix import built_in_page
+    from interlock.driver.matrix import built_in_page
 
     page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
-    assert page == built_in_page(), "run `python -m interlock.core.matrix`"
+    assert page == built_in_page(), "run `python -m interlock.driver.matrix`"
 
 
 def test_help_into_a_reader_that_stops_early_is_no_error():

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from interlock.core import manifest as manifest_module
-from interlock.core.manifest import (
+from interlock.core.request import HashedPrompt, Request, SamplingParams
+from interlock.core.testing.workload_contract import byte_context
+from interlock.core.workload import BadRequest, Workload
+from interlock.driver.manifest import (
     component_entry,
     git_state,
     manifest,
     model_entry,
     workload_hash,
 )
-from interlock.core.peak import measure_cpu_bandwidth
-from interlock.core.request import HashedPrompt, Request, SamplingParams
-from interlock.core.testing.workload_contract import byte_context
-from interlock.core.workload import BadRequest, Workload
+from interlock.driver.peak import measure_cpu_bandwidth
 
 MODEL = byte_context().model
 

@@ -3,9 +3,9 @@ import io
 from rich.console import Console
 
 from interlock.core.metrics import StepLedger, summarize
-from interlock.core.report import Progress, ProgressView, Sample, figures, print_report
 from interlock.core.settings import LimitsConfig
 from interlock.core.testing.records import answered, failed
+from interlock.driver.report import Progress, ProgressView, Sample, figures, print_report
 
 COMPOSITION = {"cache/index": "radix", "spec": "eagle"}
 

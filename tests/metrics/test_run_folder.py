@@ -13,7 +13,9 @@ from interlock.core.request import (
     SamplingParams,
     TokenLogprobs,
 )
-from interlock.core.run_folder import (
+from interlock.core.testing.records import answered, failed
+from interlock.core.workload import BadRequest
+from interlock.driver.run_folder import (
     StepDecision,
     read_requests,
     read_run,
@@ -22,8 +24,6 @@ from interlock.core.run_folder import (
     write_lines,
     write_run,
 )
-from interlock.core.testing.records import answered, failed
-from interlock.core.workload import BadRequest
 
 STEPS = [
     StepDecision(0, 0.0, 0.1, ((0, 5, 0), (1, 3, 0))),

@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from interlock.core.activity import details, inert
 from interlock.core.assemble import build_engine
 from interlock.core.clock import ReplayClock
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
 from interlock.core.errors import ConfigError, InterlockError
-from interlock.core.manifest import manifest, workload_hash
 from interlock.core.metrics import summarize
-from interlock.core.peak import measure_cpu_bandwidth
 from interlock.core.read_config import read_config
 from interlock.core.registry import load_registry
-from interlock.core.report import Progress, ProgressView, Sample, print_report
 from interlock.core.request import FinishReason, Request, RequestRecord, Status
-from interlock.core.run_folder import SavedRun, read_requests, read_run, write_run
 from interlock.core.settings import EngineConfig, to_plain
-from interlock.core.weight_bytes import weight_bytes
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
+from interlock.driver.activity import details, inert
+from interlock.driver.manifest import manifest, workload_hash
+from interlock.driver.peak import measure_cpu_bandwidth
+from interlock.driver.report import Progress, ProgressView, Sample, print_report
+from interlock.driver.run_folder import SavedRun, read_requests, read_run, write_run
+from interlock.driver.weight_bytes import weight_bytes
 
 Entries = list[Request | BadRequest]
 

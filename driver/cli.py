@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 
 from interlock.core import hydra_edge
 from interlock.core.errors import ConfigError, InterlockError
-from interlock.core.help_text import help_text
 from interlock.core.registry import Registry, load_registry
+from interlock.driver.help_text import help_text
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def _job(composed: DictConfig) -> int:
         config = hydra_edge.from_hydra(composed, registry)
         if config.strict_plugins:
             registry.require_all_plugins()
-        from interlock.core.run import run
+        from interlock.driver.run import run
 
         return run(config, run_dir, overrides)
     except InterlockError as error:

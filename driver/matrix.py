@@ -1,4 +1,4 @@
-"""The compatibility page, derived: `python -m interlock.core.matrix` writes the committed one."""
+"""The compatibility page, derived: `python -m interlock.driver.matrix` writes the committed one."""
 
 import dataclasses
 import itertools
@@ -94,7 +94,7 @@ def render(registry: Registry, models: Sequence[ModelDescription], base: EngineC
 def _head(registry: Registry, models: Sequence[ModelDescription]) -> Iterator[str]:
     yield "# Which components go together"
     yield ""
-    yield "Generated from the components' capabilities by `python -m interlock.core.matrix`."
+    yield "Generated from the components' capabilities by `python -m interlock.driver.matrix`."
     yield "Every combination that is not ruled out below is accepted for these models:"
     yield ", ".join(f"{m.name} ({', '.join(sorted(m.forms))} attention)" for m in models) + "."
     yield ""

@@ -2,7 +2,7 @@
 
 requests.jsonl  one line a request in input order, the refused and failed ones included
 summary.json    the figures of `core/metrics.py`
-run.json        the manifest of `core/manifest.py`: what ran, on what, with which config
+run.json        the manifest of `driver/manifest.py`: what ran, on what, with which config
 steps.jsonl     the decisions of every step, for a rerun
 """
 
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from interlock.core.batch import StepDecision
 from interlock.core.errors import RunFolderError
 from interlock.core.request import Request, RequestRecord, TokenLogprobs
 from interlock.core.workload import BadRequest
@@ -20,16 +21,6 @@ from interlock.core.workload import BadRequest
 REQUESTS, SUMMARY, RUN, STEPS = "requests.jsonl", "summary.json", "run.json", "steps.jsonl"
 
 Decode = Callable[[Sequence[int]], str]
-
-
-@dataclass(frozen=True)
-class StepDecision:
-    """What one step ran, and when on the run's clock: rows of (request index, tokens, drafts)."""
-
-    step: int
-    now_s: float
-    end_s: float
-    rows: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)

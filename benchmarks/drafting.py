@@ -1,0 +1,109 @@
+"""Tokens emitted per target pass by each drafter on held-out prompts, greedy and at temperature 1.
+
+    python benchmarks/drafting.py --json docs/results/drafting.json
+
+Prompts are pieces of the held-out text of each shipped model, evenly spaced. A pass is one decode
+or verification of one request; the token that ends a prefill is left out. Also shown: seconds
+beside plain decoding of the same requests in the same run.
+"""
+
+import argparse
+import json
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from interlock.core.assemble import assemble
+from interlock.core.checkpoint import find_model
+from interlock.core.request import Request, SamplingParams
+
+PROMPT_TOKENS = 64
+
+
+def measure(
+    model: str, spec: list[str], temperature: float, prompts: int, tokens: int
+) -> dict[str, Any]:
+    """Serve the prompts, 8 at a time; what came of the drafts."""
+    engine = assemble(
+        [f"model={model}", "scheduler.max_requests=8", "threads=1", "cache=none", *spec]
+    )
+    assert engine.codec is not None
+    ids = engine.codec.encode((find_model(model) / "held_out.txt").read_text())
+    stride = (len(ids) - PROMPT_TOKENS) // prompts
+    sampling = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True)
+    for index in range(prompts):
+        start = index * stride
+        engine.submit(Request(index, tuple(ids[start : start + PROMPT_TOKENS]), sampling))
+    start_s = time.perf_counter()
+    records = [output.finished for output in engine.outputs() if output.finished]
+    seconds = time.perf_counter() - start_s
+    passes = sum(record.target_passes for record in records)
+    emitted = sum(record.pass_tokens for record in records)
+    ledger = engine.core.ledger
+    rounds = max(1, ledger.draft_rounds)
+    return {
+        "model": model,
+        "spec": spec,
+        "temperature": temperature,
+        "emitted_per_pass": round(emitted / passes, 3),
+        "acceptance_length": round(1 + ledger.accepted / rounds, 3),
+        "accepted_by_position": [round(n / rounds, 3) for n in ledger.accepted_by_depth],
+        "passes": passes,
+        "seconds": round(seconds, 2),
+        "output_token_ids": {r.index: r.output_token_ids for r in records},
+    }
+
+
+def main() -> None:
+    """Measure every model, drafter and temperature; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--prompts", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=64, help="output tokens per prompt")
+    parser.add_argument("--drafts", type=int, default=5, help="candidates per step")
+    args = parser.parse_args()
+    drafters = [["spec=none"]]
+    drafters += [[f"spec={name}", f"spec.num_drafts={args.drafts}"] for name in ("ngram", "eagle")]
+    cells = [
+        (model, spec, temperature)
+        for model in ("tiny-gqa", "tiny-mla")
+        for temperature in (0.0, 1.0)
+        for spec in drafters
+    ]
+    console = Console()
+    table = Table("model", "temperature", "drafter", "emitted per pass", "s", "same tokens")
+    rows = []
+    for model, spec, temperature in track(cells, console=console, description="serving"):
+        row = measure(model, spec, temperature, args.prompts, args.tokens)
+        if spec == ["spec=none"]:
+            plain = row["output_token_ids"]
+        equal = sum(row["output_token_ids"][i] == plain[i] for i in plain)
+        row["requests_with_the_tokens_of_plain_decoding"] = f"{equal}/{len(plain)}"
+        del row["output_token_ids"]
+        rows.append(row)
+        table.add_row(
+            model, str(temperature), spec[0].removeprefix("spec="),
+            f"{row['emitted_per_pass']:.2f}", f"{row['seconds']:.1f}", f"{equal}/{len(plain)}",
+        )  # fmt: skip
+    console.print(table)
+    report = {
+        "rows": rows,
+        "prompts": args.prompts,
+        "tokens": args.tokens,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "interlock": version("interlock"),
+    }
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
