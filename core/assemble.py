@@ -27,7 +27,7 @@ from interlock.core.planner import DraftRules, Policies
 from interlock.core.pool_size import pool_size
 from interlock.core.registry import Chosen, Registry, load_registry
 from interlock.core.resolver import Resolution, describe_models, resolve
-from interlock.core.settings import AUTO, EngineConfig
+from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
 from interlock.core.text import load_codec
 
@@ -74,7 +74,7 @@ class _Builder:
             torch.set_num_threads(config.threads)
         self.runs_model = RunsModel() in self.resolution.capabilities
         self.device = torch.device(config.device)
-        self.dtype = engine_dtype(config, model.dtype)
+        self.dtype = torch_dtype(self.resolution.config.dtype)
         self.max_len = self._max_model_len()
         self.context = BuildContext(
             model=model,
@@ -225,13 +225,6 @@ class _Builder:
             f"{self.resolution.chosen['spec'].key} has {drafter.form!r} attention layers, which "
             "no installed attention component computes"
         )
-
-
-def engine_dtype(config: EngineConfig, model_dtype: str) -> torch.dtype:
-    """The dtype of weights and cache: auto is the checkpoint's on CUDA and float32 on a CPU."""
-    if config.dtype != AUTO:
-        return torch_dtype(config.dtype)
-    return torch.float32 if config.device == "cpu" else torch_dtype(model_dtype)
 
 
 def _serves(chosen: Chosen, form: AttentionForm, model: ModelDescription) -> bool:

@@ -77,7 +77,7 @@ def _shared_pages_needed(config: Any, _model: ModelDescription | None) -> Iterab
         needs(
             SharesPages(),
             f"cache/index={config.name} keeps pages for later requests, which needs an allocator "
-            "whose pages can be shared (such as cache/allocator=paged); or use cache/index=none",
+            "whose pages can be shared",
         ),
     )
 

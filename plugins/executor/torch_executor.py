@@ -49,7 +49,12 @@ class TorchExecutor(Executor):
         return StepResult(plan.step_id, rows)
 
     def _verify(self, plan: StepPlan, features_TE: Tensor) -> list[RowResult]:
-        """Draw and accept tokens for every row that wants logits."""
+        """Draw and accept tokens for every row that wants logits.
+
+        Unusable logits fail a request only where they stand at its newest token: those of a
+        rejected candidate matter to nobody, and an accepted one with them becomes the newest token
+        of the next step, as without drafts.
+        """
         batch = plan.batch
         wanted = _wanted(plan)
         results = [RowResult() for _ in range(batch.num_rows)]
@@ -61,18 +66,20 @@ class TorchExecutor(Executor):
         seeds = [plan.sampling[r].seed for r in wanted.row_of]
         positions = [int(batch.positions[t]) + 1 for t in wanted.flat]
         laws = SampledRows(logits_NV, params, seeds, positions)
-        bad = {wanted.row_of[n]: reason for n, reason in laws.bad_rows().items()}
+        bad = laws.bad_rows()
         verdicts = self._verifier.accept([batch.drafts[r] for r in wanted.rows], laws)
         for r, verdict, first in zip(wanted.rows, verdicts, wanted.first, strict=True):
-            if r in bad:
-                results[r] = RowResult(error=f"the model's logits are unusable: {bad[r]}")
-                continue
             drafted = batch.drafts[r].tokens
-            tokens = (*(drafted[node] for node in verdict.path), verdict.token)
-            results[r] = RowResult(tokens=tokens, kept_path=verdict.path)
-            top = params[wanted.row_of.index(r)].logprobs
+            nodes = [first, *(first + 1 + node for node in verdict.path)]
+            tokens = [*(drafted[node] for node in verdict.path), verdict.token]
+            sound = next((i for i, node in enumerate(nodes) if node in bad), len(nodes))
+            if sound == 0:
+                results[r] = RowResult(error=f"the model's logits are unusable: {bad[first]}")
+                continue
+            tokens, nodes = tokens[:sound], nodes[:sound]
+            results[r] = RowResult(tuple(tokens), verdict.path[: sound - 1])
+            top = params[first].logprobs
             if top is not None:
-                nodes = [first, *(first + 1 + node for node in verdict.path)]
                 results[r].logprobs = tuple(laws.token_logprobs(nodes, tokens, top))
         return results
 

@@ -117,7 +117,7 @@ def _eagle_needs(config: EagleConfig, model: ModelDescription | None) -> Iterabl
             return None
         return (
             "spec=eagle drafts from the features of a real forward pass, or has its drafts "
-            "simulated, and the executor does neither; use executor=torch or spec=none"
+            "simulated, and the executor does neither"
         )
 
     def a_head(composition: Composition) -> str | None:

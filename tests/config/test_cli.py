@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core import cli
+from interlock.driver import cli
 from interlock.core.registry import load_registry
 from interlock.core.seams import SEAMS
 from interlock.driver.help_text import help_text

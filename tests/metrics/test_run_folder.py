@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.core import run_folder
+from interlock.driver import run_folder
 from interlock.core.errors import RunFolderError
 from interlock.core.request import (
     FinishReason,

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from interlock.core.batch import NO_DRAFT
-from interlock.core.capabilities import CarriesTokens, Composition
+from interlock.core.capabilities import CarriesTokens, Composition, SimulatesDrafts
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.options import decode
@@ -122,5 +122,6 @@ def test_both_drafters_are_built_by_name():
 def test_ngram_is_refused_where_prompts_have_no_token_ids():
     (requirement,) = component("ngram").requires(NgramConfig(), None)
     without = Composition({}, frozenset(), None)
-    assert "spec=none" in requirement(without)
-    assert requirement(Composition({}, frozenset({CarriesTokens()}), None)) is None
+    assert "the workload carries none" in requirement(without)
+    for enough in (CarriesTokens(), SimulatesDrafts()):
+        assert requirement(Composition({}, frozenset({enough}), None)) is None
