@@ -101,7 +101,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """True while a request is queued, waiting or running."""
+        """True while a request is queued, waiting or running, or its record was not given out."""
         return bool(self._pending or self._flights) or self.core.has_work
 
     def step(self) -> list[RequestOutput]:
@@ -114,13 +114,13 @@ class Engine:
             pass
         if self._flights:
             self._land()
-        elif self.core.has_work and not self._pending:
+        elif self.core.num_waiting and not self._pending:
             policy = type(self.core.planner.policies.admission).__name__
             raise ContractError(
                 f"{self.core.num_waiting} requests wait, nothing runs and no step was planned; "
                 f"{policy} admits nobody"
             )
-        elif self._pending:
+        elif self._pending and not self.core.has_outputs:
             self.clock.wait_until(self._pending[0][0])
         return self.core.take_outputs()
 

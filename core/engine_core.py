@@ -127,8 +127,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """True while some request waits, runs, or is in flight."""
-        return bool(self._live)
+        """True while some request waits, runs, or is in flight, or an output was not taken."""
+        return bool(self._live or self._outputs)
 
     @property
     def num_waiting(self) -> int:
@@ -139,6 +139,11 @@ class EngineCore:
     def num_running(self) -> int:
         """Requests that hold pages."""
         return len(self.planner.running)
+
+    @property
+    def has_outputs(self) -> bool:
+        """True when `take_outputs` would give something."""
+        return bool(self._outputs)
 
     def take_outputs(self) -> list[RequestOutput]:
         """What happened since the last call, in order."""
@@ -242,8 +247,9 @@ class EngineCore:
             del self._live[live.id]
             return
         if result.error is not None:
-            self._end(live, Status.FAILED, FinishReason.ERROR, now_s, result.error)
+            self._fail_row(row, result.error, now_s)
             return
+        live.draftless = False
         emitted = self._emit(row, result, now_s) if row.samples else 0
         accepted = min(len(result.kept_path), emitted)
         if is_pass:
@@ -258,6 +264,19 @@ class EngineCore:
             self._end(live, Status.FINISHED, reason, now_s)
         else:
             self.cache.truncate(live.holding, live.computed)
+
+    def _fail_row(self, row: PlannedRow, error: str, now_s: float) -> None:
+        """End the request, unless a candidate may be to blame: then run it again without a draft.
+
+        Attention reads the rows of rejected candidates with weight 0, and 0 times NaN is NaN.
+        """
+        live = row.live
+        if not row.draft.tokens:
+            self._end(live, Status.FAILED, FinishReason.ERROR, now_s, error)
+            return
+        assert live.holding is not None
+        live.draft, live.draftless = NO_DRAFT, True
+        self.cache.truncate(live.holding, live.computed)
 
     def _account(self, row: PlannedRow) -> bool:
         """Book the row's tokens by kind; True for a decode or verify pass."""

@@ -31,6 +31,8 @@ class Live:
     high_water: int = 0
     draft: Draft = NO_DRAFT
     in_flight: bool = False
+    draftless: bool = False
+    """Its last step failed with a draft: the next one goes without."""
 
     @property
     def tokens_left(self) -> int:

@@ -151,7 +151,7 @@ class Planner:
             room //= 2  # prompts wait: they get at least half of what drafts could take
         for live in decodes:
             limit = min(self.draft_limit(live, live.tokens_left), room)
-            if limit <= 0:
+            if limit <= 0 or live.draftless:
                 continue
             draft = live.draft
             if self._drafts.host is not None:

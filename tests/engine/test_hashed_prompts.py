@@ -23,9 +23,8 @@ def requests(prompts, block_tokens, spelled):
             ids = [1 + block * block_tokens + j for block in blocks for j in range(block_tokens)]
             yield Request(index, tuple(ids[:length]), sampling)
         else:
-            yield Request(
-                index, sampling=sampling, hashed_prompt=HashedPrompt(tuple(blocks), block_tokens, length)
-            )
+            prompt = HashedPrompt(tuple(blocks), block_tokens, length)
+            yield Request(index, sampling=sampling, hashed_prompt=prompt)
 
 
 @pytest.mark.parametrize(
