@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.driver import cli
 from interlock.core.registry import load_registry
 from interlock.core.seams import SEAMS
+from interlock.driver import cli
 from interlock.driver.help_text import help_text
 
 ROOT = Path(__file__).parents[2]

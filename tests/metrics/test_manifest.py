@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from interlock.driver import manifest as manifest_module
 from interlock.core.request import HashedPrompt, Request, SamplingParams
 from interlock.core.testing.workload_contract import byte_context
 from interlock.core.workload import BadRequest, Workload
+from interlock.driver import manifest as manifest_module
 from interlock.driver.manifest import (
     component_entry,
     git_state,

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from interlock.driver import run_folder
 from interlock.core.errors import RunFolderError
 from interlock.core.request import (
     FinishReason,
@@ -15,6 +14,7 @@ from interlock.core.request import (
 )
 from interlock.core.testing.records import answered, failed
 from interlock.core.workload import BadRequest
+from interlock.driver import run_folder
 from interlock.driver.run_folder import (
     StepDecision,
     read_requests,
