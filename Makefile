@@ -28,9 +28,10 @@ types:
 	@ln -sfn ../../driver .types/interlock/driver
 	@ln -sfn ../../plugins .types/interlock/plugins
 
-# The generated compatibility page.
+# The generated compatibility page and the component table of the README.
 page: $(VENV)/.installed
 	$(BIN)/python -m interlock.driver.matrix docs/compatibility.md
+	$(BIN)/python -m interlock.driver.component_table
 
 # torch comes first and pinned: a bare requirement would pull gigabytes of CUDA libraries.
 $(VENV)/.torch:

@@ -131,6 +131,13 @@ def reasons_against(
     return tuple(_best(config, registry, models).problems().values())
 
 
+def _unfitness(candidate: _Candidate) -> tuple[int, int]:
+    """A model that the attention cannot compute is worse than anything else."""
+    found = candidate.problems()
+    model = f"model={candidate.model.name}"
+    return sum(source == model for source, _ in found), len(found)
+
+
 def describe_models(config: EngineConfig, registry: Registry) -> list[ModelDescription]:
     """The model that `config` names, or every shipped one for `model=auto`.
 

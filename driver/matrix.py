@@ -5,15 +5,15 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 from interlock.core.model import ModelDescription
-from interlock.core.registry import Registry, build_registry
+from interlock.core.registry import Registry
 from interlock.core.resolver import describe_models, reasons_against
 from interlock.core.seams import SEAMS
 from interlock.core.settings import Choice, EngineConfig
+from interlock.driver.component_table import built_in_registry
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,7 @@ def built_in_page() -> str:
     """The page of Interlock's own components over the shipped models."""
     from interlock.core.hydra_edge import compose
 
-    points = [p for p in distribution("interlock").entry_points if p.group == "interlock"]
-    registry = build_registry(points)
+    registry = built_in_registry()
     base = compose((), registry)
     return render(registry, describe_models(base, registry), base)
 
