@@ -156,7 +156,7 @@ def _best(
 ) -> _Candidate:
     if not models:
         raise ConfigError("model=auto: no model is shipped here; set model=DIRECTORY")
-    return min(_candidates(config, registry, models), key=lambda c: len(c.problems()))
+    return min(_candidates(config, registry, models), key=_unfitness)
 
 
 def _candidates(
