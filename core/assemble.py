@@ -127,6 +127,8 @@ class _Builder:
             intake=self._intake(),
             ledger=StepLedger(),
             seed_of=lambda index: request_seed(self.config.seed, index),
+            executor=type(executor).__name__,
+            verifier=type(parts.verifier if parts else executor).__name__,
         )
         return Engine(
             core=core,
@@ -167,8 +169,10 @@ class _Builder:
         """From the drafter itself, or from its options where drafts are only simulated."""
         if drafter is None:
             options = self.resolution.chosen["spec"].config
-            return DraftRules(num_drafts=int(getattr(options, "num_drafts", 0)))
+            simulated = int(getattr(options, "num_drafts", 0))
+            return DraftRules(self.classes["executor"].__name__, num_drafts=simulated)
         return DraftRules(
+            name=type(drafter).__name__,
             num_drafts=drafter.num_drafts,
             lookback_tokens=drafter.lookback_tokens,
             own_rows=bool(drafter.cache_groups()),

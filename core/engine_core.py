@@ -13,6 +13,7 @@ import numpy as np
 from interlock.core.batch import (
     NO_DRAFT,
     Batch,
+    Draft,
     Ints,
     RowResult,
     RowSampling,
@@ -48,13 +49,17 @@ class EngineCore:
         intake: Intake,
         ledger: StepLedger,
         seed_of: Callable[[int], int],
+        executor: str = "the executor",
+        verifier: str = "the verifier",
     ) -> None:
+        """`executor` and `verifier` are the names of their classes, for messages."""
         self.cache = cache
         self.ledger = ledger
         self.planner = Planner(policies, cache, drafts)
         self.drafts = drafts
         self._intake = intake
         self._seed_of = seed_of
+        self._executor, self._verifier = executor, verifier
         self._live: dict[RequestId, Live] = {}
         self._flights: deque[tuple[StepPlan, list[PlannedRow]]] = deque()
         self._outputs: list[RequestOutput] = []
@@ -157,6 +162,8 @@ class EngineCore:
         rows = self.planner.plan(now_s)
         if not rows:
             return None
+        for row in rows:
+            self._check_draft(row.draft)
         plan = StepPlan(
             step_id=self._next_step,
             batch=self._batch(rows),
@@ -172,6 +179,15 @@ class EngineCore:
     def indices(self, plan: StepPlan) -> list[int]:
         """Workload indices of a plan's rows, for the record of decisions."""
         return [self._live[request_id].request.index for request_id in plan.batch.request_ids]
+
+    def _check_draft(self, draft: Draft) -> None:
+        parents = draft.parents
+        sound = all(0 <= token < self._intake.vocab_size for token in draft.tokens)
+        if parents is not None:
+            sound = sound and len(parents) == len(draft.tokens)
+            sound = sound and all(-1 <= parent < node for node, parent in enumerate(parents))
+        if not sound:
+            raise ContractError(f"{self.drafts.name} proposed {draft}, which is no draft")
 
     def _batch(self, rows: Sequence[PlannedRow]) -> Batch:
         tokens: list[Ints] = []
@@ -220,7 +236,7 @@ class EngineCore:
         plan, rows = self._flights.popleft()
         if result.step_id != plan.step_id or len(result.rows) != len(rows):
             raise ContractError(
-                f"the executor answered step {result.step_id} with {len(result.rows)} rows; "
+                f"{self._executor} answered step {result.step_id} with {len(result.rows)} rows; "
                 f"step {plan.step_id} has {len(rows)}"
             )
         held_pages = self.cache.pools[0].held
@@ -336,7 +352,7 @@ class EngineCore:
         sound = sound and all(0 <= t < self._intake.vocab_size for t in result.tokens)
         if not sound:
             raise ContractError(
-                f"the verifier gave tokens {result.tokens} along {path} for the draft {draft}"
+                f"{self._verifier} gave tokens {result.tokens} along {path} for the draft {draft}"
             )
 
     def _finish_reason(self, live: Live) -> FinishReason | None:

@@ -16,7 +16,7 @@ from interlock.core.cache_spec import CacheLayout, Window
 from interlock.core.errors import ContractError
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
-from interlock.core.prefix_index import PrefixIndex, PrefixKey, Run
+from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run
 from interlock.core.request import RequestId
 from interlock.core.token_sequence import TokenSequence
 from interlock.core.window_pages import WindowPages
@@ -135,9 +135,10 @@ class KVCache:
         if usable == 0 or not self.index.retains:
             return Match(NO_PAGES, 0)
         pages = self.index.match(PrefixKey(salt, sequence.units(0, usable)))
-        if len(pages) > usable:
+        if len(pages) > usable or not self.pools[0].are_kept(pages):
             raise ContractError(
-                f"{type(self.index).__name__}.match returned {len(pages)} pages for {usable} rows"
+                f"{type(self.index).__name__}.match returned pages {pages.tolist()} for {usable} "
+                "rows, which are more than the rows or not indexed"
             )
         count = len(pages)
         while count:
@@ -177,6 +178,8 @@ class KVCache:
 
     def _pin_prefix(self, holding: Holding, pages: Pages, now_s: float) -> None:
         count = len(pages)
+        if len(set(pages.tolist())) != count:
+            raise ContractError(f"{type(self.index).__name__}.match returned a page twice: {pages}")
         self.counters.hits += 1
         last = PageId(int(pages[-1]))
         self.index.isolate(last)
@@ -298,6 +301,11 @@ class KVCache:
         key = PrefixKey(holding.salt, holding.sequence.units(first, end))
         inserted = self.index.insert(key, after, own)
         known = len(own) - inserted.kept
+        if not self._stand_for(inserted, own):
+            raise ContractError(
+                f"{type(self.index).__name__}.insert of pages {own} returned {inserted}, which are "
+                "neither the caller's pages nor indexed ones"
+            )
         if known:
             self.pools[0].add_refs(inserted.pages[:known])
             row[first : first + known] = inserted.pages[:known]
@@ -319,6 +327,14 @@ class KVCache:
             )
         holding.indexed = end
 
+    def _stand_for(self, inserted: Inserted, own: Pages) -> bool:
+        known = len(own) - inserted.kept
+        return (
+            0 <= known <= len(own) == len(inserted.pages)
+            and self.pools[0].are_kept(inserted.pages[:known])
+            and bool((inserted.pages[known:] == own[known:]).all())
+        )
+
     def _stamp_runs(self, pages: Pages, priority: int, now_s: float) -> None:
         remaining = len(pages)
         while remaining > 0:
@@ -335,16 +351,20 @@ class KVCache:
         pool = self.pools[0]
         while count > 0:
             run = self.policy.choose()
-            if run is None:
+            if run is None and not self._candidates:
                 return
-            if id(run) not in self._candidates:
+            if run is None or id(run) not in self._candidates:
                 raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
             self._candidates.discard(id(run))
             idle = 0
             while idle < min(count, len(run.pages)) and pool.refs[run.pages[-1 - idle]] == 0:
                 idle += 1
-            parent = run.parent
+            parent, tail = run.parent, run.pages[-idle:].tolist()
             pages = self.index.drop_tail(run, idle)
+            if pages.tolist() != tail:
+                raise ContractError(
+                    f"{type(self.index).__name__}.drop_tail returned {pages}, not pages {tail}"
+                )
             pool.forget(pages)
             for window in self.windows.values():
                 window.anchors_gone(pages)

@@ -34,7 +34,7 @@ class PagePool:
         pages = self.allocator.take(owner, count)
         if pages is None:
             return None
-        if len(pages) != count or bool((self.refs[pages] != 0).any() | self.kept[pages].any()):
+        if not (len(pages) == len(set(pages.tolist())) == count and self._are_free(pages)):
             raise ContractError(
                 f"{type(self.allocator).__name__}.take({count}) returned {pages.tolist()}, "
                 "which are not as many or not free"
@@ -42,6 +42,16 @@ class PagePool:
         self.refs[pages] = 1
         self.referenced += count
         return pages
+
+    def _are_free(self, pages: Pages) -> bool:
+        return self._exist(pages) and not (self.refs[pages].any() or self.kept[pages].any())
+
+    def are_kept(self, pages: Pages) -> bool:
+        """True when the index holds all of these pages."""
+        return len(pages) == 0 or (self._exist(pages) and bool(self.kept[pages].all()))
+
+    def _exist(self, pages: Pages) -> bool:
+        return bool(pages.min() >= 0 and pages.max() < self.num_pages)
 
     def add_refs(self, pages: Pages) -> None:
         """One more reference to each of these kept pages (no page twice)."""

@@ -41,6 +41,8 @@ class Policies:
 class DraftRules:
     """What planning needs to know of the drafter, by ability rather than by name."""
 
+    name: str = "no drafter"
+    """Class of the drafter, or of what simulates it."""
     num_drafts: int = 0
     lookback_tokens: int = 0
     own_rows: bool = False
@@ -104,7 +106,16 @@ class Planner:
         self._fill(step, decodes, [*prefills, *self.waiting[: len(matches)]], budget)
         if matches and ready and not step.rows:  # nobody could start after all
             self._fill(step, decodes, prefills, budget)
+        if matches and not step.rows and not self.running:
+            raise self._no_progress(self.waiting[0])
         return step.rows
+
+    def _no_progress(self, live: Live) -> ContractError:
+        names = ", ".join(type(pool.allocator).__name__ for pool in self._cache.pools)
+        return ContractError(
+            f"{names} cannot give request {live.request.index} the pages of its next tokens "
+            "although nobody else runs"
+        )
 
     def _fill(
         self, step: "_Step", decodes: Sequence[Live], prefills: Sequence[Live], budget: int
@@ -302,20 +313,16 @@ class _Step:
             self._admitting = False
             victim = self._planner.preempt_for(live, self._now_s)
             if victim is None:
-                self._check_progress(live, end)
+                self._check_progress(live)
                 return False
             self.rows = [placed for placed in self.rows if placed.live is not victim]
             if victim is live:
                 return False
         return True
 
-    def _check_progress(self, live: Live, entries: int) -> None:
+    def _check_progress(self, live: Live) -> None:
         if not any(other.in_flight for other in self._planner.running.values()) and not self.rows:
-            names = ", ".join(type(pool.allocator).__name__ for pool in self._cache.pools)
-            raise ContractError(
-                f"{names} cannot give request {live.request.index} pages for {entries} entries "
-                "although nobody else runs"
-            )
+            raise self._planner._no_progress(live)
 
     def _lookahead(self, row: PlannedRow) -> int:
         """How many candidates to propose after this step, with pages for their draft rows."""

@@ -1,4 +1,4 @@
-"""An abort at any moment: one final record, no token after it, everything back, neighbours equal."""
+"""An abort at any moment: one final record, no token after it, all pages back, others equal."""
 
 import pytest
 
