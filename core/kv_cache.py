@@ -1,4 +1,4 @@
-"""The cache as requests see it: page tables, prefix hits, growth, rollback, eviction.
+"""The cache as requests see it: page tables, prefix hits, growth, rollback.
 
 Owns what must never be wrong: which pages a request may write, that only computed and committed
 pages become visible, that pinned pages stay. Allocator, index and eviction policy only decide.
@@ -13,10 +13,10 @@ import numpy as np
 from interlock.core.allocator import KVAllocator
 from interlock.core.batch import PageId, Pages
 from interlock.core.cache_spec import CacheLayout, Window
-from interlock.core.errors import ContractError
+from interlock.core.cached_runs import CacheCounters, CachedRuns
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
-from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run
+from interlock.core.prefix_index import PrefixIndex, PrefixKey
 from interlock.core.request import RequestId
 from interlock.core.token_sequence import TokenSequence
 from interlock.core.window_pages import WindowPages
@@ -49,18 +49,6 @@ class Holding:
     indexed: int = 0
 
 
-@dataclass(slots=True)
-class CacheCounters:
-    """What the cache did, for the activity report."""
-
-    lookups: int = 0
-    hits: int = 0
-    inserted_pages: int = 0
-    evicted_pages: int = 0
-    shared_duplicates: int = 0
-    pages_taken: int = 0
-
-
 class KVCache:
     """Pages of all tables, the prefix index and the eviction policy, behind request-level calls."""
 
@@ -77,14 +65,12 @@ class KVCache:
     ) -> None:
         self.layout = layout
         self.page_size = page_size
-        self.index = index
-        self.policy = policy
         self.pools = [PagePool(allocator) for allocator in allocators]
         self.counters = CacheCounters()
+        self.runs = CachedRuns(index, policy, self.pools[0], self.counters)
         self._max_step_tokens = max_step_tokens
         self.generation = 0
         """Changes whenever a page may have left the index: matches made before are void."""
-        self._candidates: set[int] = set()
         columns = -(-max_tokens // page_size)
         self.tables = tuple(
             np.zeros((max_requests, columns), dtype=np.int32) for _ in layout.lifetimes
@@ -97,6 +83,11 @@ class KVCache:
             for table, lifetime in enumerate(layout.lifetimes)
             if isinstance(lifetime, Window)
         }
+
+    @property
+    def index(self) -> PrefixIndex:
+        """The prefix index."""
+        return self.runs.index
 
     # Capacity -----------------------------------------------------------------------------------
 
@@ -131,15 +122,9 @@ class KVCache:
     def match(self, salt: bytes, sequence: TokenSequence) -> Match:
         """The longest prefix usable by every table; leaves at least one token to compute."""
         usable = sequence.full_pages(sequence.length - 1)
-        self.counters.lookups += 1
         if usable == 0 or not self.index.retains:
             return Match(NO_PAGES, 0)
-        pages = self.index.match(PrefixKey(salt, sequence.units(0, usable)))
-        if len(pages) > usable or not self.pools[0].are_kept(pages):
-            raise ContractError(
-                f"{type(self.index).__name__}.match returned pages {pages.tolist()} for {usable} "
-                "rows, which are more than the rows or not indexed"
-            )
+        pages = self.runs.match(PrefixKey(salt, sequence.units(0, usable)))
         count = len(pages)
         while count:
             shorter = min(
@@ -178,12 +163,7 @@ class KVCache:
 
     def _pin_prefix(self, holding: Holding, pages: Pages, now_s: float) -> None:
         count = len(pages)
-        if len(set(pages.tolist())) != count:
-            raise ContractError(f"{type(self.index).__name__}.match returned a page twice: {pages}")
-        self.counters.hits += 1
-        last = PageId(int(pages[-1]))
-        self.index.isolate(last)
-        self.pools[0].add_refs(pages)
+        self.runs.pin(pages, now_s)
         self.tables[0][holding.slot, :count] = pages
         holding.counts[0] = holding.indexed = count
         for table, window in self.windows.items():
@@ -191,14 +171,6 @@ class KVCache:
             self.pools[table].add_refs(companions)
             self.tables[table][holding.slot, first:count] = companions
             holding.counts[table], holding.first_live[table] = count, first
-        run = self._run_of(last)
-        self._refresh_candidate(run)
-        node: Run | None = run
-        while node is not None:
-            node.last_used_s = now_s
-            node.uses += 1
-            self.policy.used(node)
-            node = node.parent
 
     def grow(self, holding: Holding, computed: int, entries: int) -> bool:
         """Own pages for entries 0 .. entries - 1; False (nothing changed) if they cannot be had.
@@ -232,7 +204,9 @@ class KVCache:
             if table in self.windows:
                 self.windows[table].release_oldest(missing)
             else:
-                self._evict(missing)
+                gone = self.runs.evict(missing)
+                for window in self.windows.values():
+                    window.anchors_gone(gone)
             pages = pool.take(owner, count)
         if pages is not None:
             self.counters.pages_taken += count
@@ -278,15 +252,8 @@ class KVCache:
                 self.windows[table].released(pages)
         if holding.indexed:
             last = PageId(int(self.tables[0][holding.slot, holding.indexed - 1]))
-            run = self._run_of(last)
-            node: Run | None = run
-            while node is not None:
-                node.last_used_s = now_s
-                node = node.parent
-            self._refresh_candidate(run)
+            self.runs.unpinned(last, now_s)
         self._slots.append(holding.slot)
-
-    # Index and eviction -------------------------------------------------------------------------
 
     def index_computed(self, holding: Holding, computed: int, now_s: float) -> None:
         """Make the request's full pages of `computed` committed entries visible to others."""
@@ -299,101 +266,16 @@ class KVCache:
         own = row[first:end].copy()
         after = PageId(int(row[first - 1])) if first else None
         key = PrefixKey(holding.salt, holding.sequence.units(first, end))
-        inserted = self.index.insert(key, after, own)
-        known = len(own) - inserted.kept
-        if not self._stand_for(inserted, own):
-            raise ContractError(
-                f"{type(self.index).__name__}.insert of pages {own} returned {inserted}, which are "
-                "neither the caller's pages nor indexed ones"
-            )
-        if known:
-            self.pools[0].add_refs(inserted.pages[:known])
-            row[first : first + known] = inserted.pages[:known]
-            self.pools[0].drop_refs(own[:known])
-            self.counters.shared_duplicates += known
-            shared = PageId(int(inserted.pages[known - 1]))
-            self.index.isolate(shared)
-            self._refresh_candidate(self._run_of(shared))
-        if inserted.kept:
-            self.pools[0].keep(own[known:])
-            self.counters.inserted_pages += inserted.kept
-            self._stamp_runs(own[known:], holding.priority, now_s)
+        pages = self.runs.insert(key, after, own, holding.priority, now_s)
+        row[first:end] = pages
         for table, window in self.windows.items():
             window.adopt(
-                inserted.pages,
+                pages,
                 self.tables[table][holding.slot, first:end],
                 first,
                 holding.first_live[table],
             )
         holding.indexed = end
-
-    def _stand_for(self, inserted: Inserted, own: Pages) -> bool:
-        known = len(own) - inserted.kept
-        return (
-            0 <= known <= len(own) == len(inserted.pages)
-            and self.pools[0].are_kept(inserted.pages[:known])
-            and bool((inserted.pages[known:] == own[known:]).all())
-        )
-
-    def _stamp_runs(self, pages: Pages, priority: int, now_s: float) -> None:
-        remaining = len(pages)
-        while remaining > 0:
-            run = self._run_of(PageId(int(pages[remaining - 1])))
-            if run.uses == 0:
-                run.created_s = now_s
-                run.uses = 1
-            run.last_used_s = now_s
-            run.priority = max(run.priority, priority)
-            remaining -= len(run.pages)
-
-    def _evict(self, count: int) -> None:
-        """Evict up to `count` cached pages of table 0, tails of the policy's choices first."""
-        pool = self.pools[0]
-        while count > 0:
-            run = self.policy.choose()
-            if run is None and not self._candidates:
-                return
-            if run is None or id(run) not in self._candidates:
-                raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
-            self._candidates.discard(id(run))
-            idle = 0
-            while idle < min(count, len(run.pages)) and pool.refs[run.pages[-1 - idle]] == 0:
-                idle += 1
-            parent, tail = run.parent, run.pages[-idle:].tolist()
-            pages = self.index.drop_tail(run, idle)
-            if pages.tolist() != tail:
-                raise ContractError(
-                    f"{type(self.index).__name__}.drop_tail returned {pages}, not pages {tail}"
-                )
-            pool.forget(pages)
-            for window in self.windows.values():
-                window.anchors_gone(pages)
-            count -= idle
-            self.counters.evicted_pages += idle
-            if len(run.pages):
-                self._refresh_candidate(run)
-            else:
-                self.policy.forgotten(run)
-                if parent is not None:
-                    self._refresh_candidate(parent)
-
-    def _refresh_candidate(self, run: Run) -> None:
-        """Tell the policy if the run became or ceased to be an unpinned leaf."""
-        idle = run.children == 0 and self.pools[0].refs[run.pages[-1]] == 0
-        if idle == (id(run) in self._candidates):
-            return
-        if idle:
-            self._candidates.add(id(run))
-            self.policy.add(run)
-        else:
-            self._candidates.discard(id(run))
-            self.policy.discard(run)
-
-    def _run_of(self, page: PageId) -> Run:
-        run = self.index.run_of(page)
-        if run is None:
-            raise ContractError(f"{type(self.index).__name__} lost page {page}, which is in use")
-        return run
 
     # Checks -------------------------------------------------------------------------------------
 
@@ -411,10 +293,4 @@ class KVCache:
                 first, end = holding.first_live[table], holding.counts[table]
                 np.add.at(refs, self.tables[table][holding.slot, first:end], 1)
             assert bool((refs == pool.refs).all()), f"references of table {table} are stale"
-        self.index.check_integrity()
-        indexed = {page for run in self.index.runs() for page in run.pages}
-        assert indexed == set(np.flatnonzero(self.pools[0].kept).tolist()), "kept pages are stale"
-        for run in self.index.runs():
-            idle = run.children == 0 and self.pools[0].refs[run.pages[-1]] == 0
-            assert idle == (id(run) in self._candidates), "eviction candidates are stale"
-        assert self.policy.num_candidates() == len(self._candidates)
+        self.runs.check_integrity()

@@ -64,7 +64,7 @@ def test_a_prompt_shorter_than_a_page_is_never_reused(index):
     assert cache.pools[0].cached == 0
     serve(engine, asking(1, long, 1))
     assert cache.pools[0].cached == 1, "the four odd tokens stayed"
-    assert cache.policy.num_candidates() == 1
+    assert cache.runs.policy.num_candidates() == 1
     assert serve(engine, asking(2, short, 1))[2].cached_tokens == 0
     cache.check_integrity([])
 

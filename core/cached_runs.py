@@ -1,0 +1,189 @@
+"""The indexed pages of table 0: what is known, who may be evicted, and what goes next.
+
+Between the prefix index and the eviction policy stands one rule: a run is a candidate exactly while
+no run follows it and nobody references its last page. Both components are checked here.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlock.core.batch import PageId, Pages
+from interlock.core.errors import ContractError
+from interlock.core.eviction import EvictionPolicy
+from interlock.core.page_pool import PagePool
+from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """What the cache did, for the activity report."""
+
+    lookups: int = 0
+    hits: int = 0
+    inserted_pages: int = 0
+    evicted_pages: int = 0
+    shared_duplicates: int = 0
+    pages_taken: int = 0
+
+
+class CachedRuns:
+    """Index, policy and the pool that owns the pages."""
+
+    def __init__(
+        self, index: PrefixIndex, policy: EvictionPolicy, pool: PagePool, counters: CacheCounters
+    ) -> None:
+        self.index = index
+        self.policy = policy
+        self._pool = pool
+        self._counters = counters
+        self._candidates: set[int] = set()
+
+    def match(self, key: PrefixKey) -> Pages:
+        """Pages of the longest indexed prefix."""
+        self._counters.lookups += 1
+        pages = self.index.match(key)
+        if len(pages) > len(key.units) or not self._pool.are_kept(pages):
+            raise ContractError(
+                f"{type(self.index).__name__}.match returned pages {pages.tolist()} for "
+                f"{len(key.units)} rows, which are more than the rows or not indexed"
+            )
+        return pages
+
+    def pin(self, pages: Pages, now_s: float) -> None:
+        """Reference a matched prefix; its history parts from what follows it in the index."""
+        if len(set(pages.tolist())) != len(pages):
+            raise ContractError(f"{type(self.index).__name__}.match returned a page twice: {pages}")
+        self._counters.hits += 1
+        last = PageId(int(pages[-1]))
+        self.index.isolate(last)
+        self._pool.add_refs(pages)
+        run = self._run_of(last)
+        self._refresh(run)
+        node: Run | None = run
+        while node is not None:
+            node.last_used_s = now_s
+            node.uses += 1
+            self.policy.used(node)
+            node = node.parent
+
+    def unpinned(self, last: PageId, now_s: float) -> None:
+        """A request let go of the prefix that ends at `last`, which was in use until now."""
+        run = self._run_of(last)
+        node: Run | None = run
+        while node is not None:
+            node.last_used_s = now_s
+            node = node.parent
+        self._refresh(run)
+
+    def insert(
+        self, key: PrefixKey, after: PageId | None, own: Pages, priority: int, now_s: float
+    ) -> Pages:
+        """Index a request's computed pages; the pages that stand for them from now on.
+
+        Where the content was known, the request's reference moves to the indexed page and its own
+        copy is free again.
+        """
+        inserted = self.index.insert(key, after, own)
+        if not self._stand_for(inserted, own):
+            raise ContractError(
+                f"{type(self.index).__name__}.insert of pages {own} returned {inserted}, which are "
+                "neither the caller's pages nor indexed ones"
+            )
+        known = len(own) - inserted.kept
+        if known:
+            self._pool.add_refs(inserted.pages[:known])
+            self._pool.drop_refs(own[:known])
+            self._counters.shared_duplicates += known
+            shared = PageId(int(inserted.pages[known - 1]))
+            self.index.isolate(shared)
+            self._refresh(self._run_of(shared))
+        if inserted.kept:
+            self._pool.keep(own[known:])
+            self._counters.inserted_pages += inserted.kept
+            self._stamp(own[known:], priority, now_s)
+        return inserted.pages
+
+    def _stand_for(self, inserted: Inserted, own: Pages) -> bool:
+        known = len(own) - inserted.kept
+        return (
+            0 <= known <= len(own) == len(inserted.pages)
+            and self._pool.are_kept(inserted.pages[:known])
+            and bool((inserted.pages[known:] == own[known:]).all())
+        )
+
+    def _stamp(self, pages: Pages, priority: int, now_s: float) -> None:
+        remaining = len(pages)
+        while remaining > 0:
+            run = self._run_of(PageId(int(pages[remaining - 1])))
+            if run.uses == 0:
+                run.created_s = now_s
+                run.uses = 1
+            run.last_used_s = now_s
+            run.priority = max(run.priority, priority)
+            remaining -= len(run.pages)
+
+    def evict(self, count: int) -> Pages:
+        """Free up to `count` pages, tails of the policy's choices first; returns them."""
+        gone: list[Pages] = []
+        while count > 0:
+            run = self.policy.choose()
+            if run is None and not self._candidates:
+                break
+            if run is None or id(run) not in self._candidates:
+                raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
+            self._candidates.discard(id(run))
+            gone.append(self._drop_tail(run, count))
+            count -= len(gone[-1])
+        return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
+
+    def _drop_tail(self, run: Run, most: int) -> Pages:
+        idle = 0
+        while idle < min(most, len(run.pages)) and self._pool.refs[run.pages[-1 - idle]] == 0:
+            idle += 1
+        parent, tail = run.parent, run.pages[-idle:].tolist()
+        pages = self.index.drop_tail(run, idle)
+        if pages.tolist() != tail:
+            raise ContractError(
+                f"{type(self.index).__name__}.drop_tail returned {pages}, not pages {tail}"
+            )
+        self._pool.forget(pages)
+        self._counters.evicted_pages += idle
+        if len(run.pages):
+            self._refresh(run)
+        else:
+            self.policy.forgotten(run)
+            if parent is not None:
+                self._refresh(parent)
+        return pages
+
+    def _refresh(self, run: Run) -> None:
+        """Tell the policy if the run became or ceased to be a candidate."""
+        idle = self._is_idle_leaf(run)
+        if idle == (id(run) in self._candidates):
+            return
+        if idle:
+            self._candidates.add(id(run))
+            self.policy.add(run)
+        else:
+            self._candidates.discard(id(run))
+            self.policy.discard(run)
+
+    def _is_idle_leaf(self, run: Run) -> bool:
+        return run.children == 0 and bool(self._pool.refs[run.pages[-1]] == 0)
+
+    def _run_of(self, page: PageId) -> Run:
+        run = self.index.run_of(page)
+        if run is None:
+            raise ContractError(f"{type(self.index).__name__} lost page {page}, which is in use")
+        return run
+
+    def check_integrity(self) -> None:
+        """Recompute what is kept and who is a candidate. For tests."""
+        self.index.check_integrity()
+        indexed = {page for run in self.index.runs() for page in run.pages}
+        assert indexed == set(np.flatnonzero(self._pool.kept).tolist()), "kept pages are stale"
+        for run in self.index.runs():
+            stale = self._is_idle_leaf(run) != (id(run) in self._candidates)
+            assert not stale, "eviction candidates are stale"
+        assert self.policy.num_candidates() == len(self._candidates)
