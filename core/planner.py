@@ -104,8 +104,14 @@ class Planner:
         prefills = [live for live in ready if not live.view.decoding]
         step = _Step(self, now_s, drafts, matches)
         self._fill(step, decodes, [*prefills, *self.waiting[: len(matches)]], budget)
-        if matches and ready and not step.rows:  # nobody could start after all
+        asked = len(ready) + len(matches)
+        while not step.rows:  # whoever got a share could not start, or gave its own pages up
+            decodes = [live for live in decodes if live.holding is not None]
+            prefills = [live for live in prefills if live.holding is not None]
+            if len(decodes) + len(prefills) in (0, asked):
+                break
             self._fill(step, decodes, prefills, budget)
+            asked = len(decodes) + len(prefills)
         if matches and not step.rows and not self.running:
             raise self._no_progress(self.waiting[0])
         return step.rows

@@ -184,3 +184,15 @@ def test_a_step_never_exceeds_its_budget(chunking, budget):
     client.submit(*(asking(i, (*shared[: 3 * i], *tokens(4, salt=i)), 5) for i in range(4)))
     client.finish(3000)
     assert client.most_tokens <= budget
+
+
+def test_a_step_whose_only_share_gave_its_pages_up_is_filled_again():
+    """The prompt has the whole step, is one page short and its own victim; the decode must run."""
+    engine = build(
+        chunking=PrefillFirstConfig(), page_size=3, num_pages=18, budget_tokens=5, index="none"
+    )
+    client = Client(engine)
+    client.submit(asking(0, 27, 3), asking(1, 25, 1))
+    records = client.finish()
+    assert records[1].preemptions == 1
+    assert [len(record.output_token_ids) for record in records.values()] == [3, 1]
