@@ -1,7 +1,7 @@
 """What is checked when a request is submitted; one capacity rule shared with the scheduler."""
 
 import hashlib
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,8 @@ class Intake:
     def salt_of(self, request: Request) -> bytes:
         """What keeps this request's pages apart from other models' and tenants' pages."""
         tenant = "" if self.share_tenants else request.tenant
-        return hashlib.blake2b(self.salt + b"\0tenant:" + tenant.encode(), digest_size=16).digest()
+        name = tenant.encode(errors="surrogatepass")
+        return hashlib.blake2b(self.salt + b"\0tenant:" + name, digest_size=16).digest()
 
     def stop_ids(self, request: Request) -> frozenset[int]:
         """Ids that end the request: its own, and the model's unless ignore_eos."""
@@ -71,7 +72,7 @@ class Intake:
 def due_s(request: Request) -> float:
     """When a request becomes visible: at its arrival, or at once if that is no time."""
     arrival_s = request.arrival_s
-    return arrival_s if _is_number(arrival_s) and math.isfinite(arrival_s) else 0.0
+    return arrival_s if _is_number(arrival_s) and abs(arrival_s) <= sys.float_info.max else 0.0
 
 
 def _malformed(request: Request) -> list[str]:

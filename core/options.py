@@ -71,8 +71,15 @@ def decode(
         return kind(**found)
     except (ValueError, ConfigError) as error:
         listed = error.problems if isinstance(error, ConfigError) else [str(error)]
-        problems.extend(f"{path}: {problem}" if path else problem for problem in listed)
+        problems.extend(_placed(path, problem, fields) for problem in listed)
         return None
+
+
+def _placed(path: str, problem: str, fields: Collection[str]) -> str:
+    """`option=value is not ...` with the option's whole key; anything else after the path."""
+    if not path:
+        return problem
+    return f"{path}{'.' if problem.partition('=')[0] in fields else ': '}{problem}"
 
 
 def convert(hint: Any, value: Any) -> Any:

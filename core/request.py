@@ -1,6 +1,7 @@
 """What a user asks for and what comes back."""
 
 import math
+import sys
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NewType
@@ -33,7 +34,7 @@ class SamplingParams:
     def problems(self, vocab_size: int | None = None) -> list[str]:
         """Every field that is out of range, each named with its value and what is allowed."""
         checks = [
-            (_is_number(self.temperature) and 0 <= self.temperature < math.inf,
+            (_is_number(self.temperature) and 0 <= self.temperature <= sys.float_info.max,
              "temperature", "a finite number >= 0"),
             (_is_int(self.top_k) and self.top_k >= 0, "top_k", "an integer >= 0 (0: off)"),
             (_is_number(self.top_p) and 0 <= self.top_p <= 1, "top_p", "a number from 0 to 1"),
@@ -45,7 +46,8 @@ class SamplingParams:
              "logprobs", "an integer from 0 to 100, or null"),
             (isinstance(self.stop_token_ids, tuple)
              and all(_is_int(t) and 0 <= t < (vocab_size or math.inf) for t in self.stop_token_ids),
-             "stop_token_ids", f"token ids from 0 to {(vocab_size or 0) - 1}"),
+             "stop_token_ids",
+             f"token ids from 0 to {vocab_size - 1}" if vocab_size else "token ids >= 0"),
             (isinstance(self.ignore_eos, bool), "ignore_eos", "true or false"),
         ]  # fmt: skip
         return [

@@ -36,7 +36,6 @@ def components() -> list[Component]:
             build=f"{package}.synthetic:build",
             summary="length distributions, shared prefixes and an arrival process",
             provides=_tokens,
-            requires=requirements,
         ),
         Component(
             seam="workload",

@@ -1,17 +1,21 @@
 """The options of the built-in workloads, and what is wrong with a set of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from interlock.core.capabilities import Composition, Requirement
 from interlock.core.closest import unknown_name
+from interlock.core.errors import ConfigError
 from interlock.core.options import option
 
 LENGTHS = ("constant", "uniform", "lognormal")
 ARRIVALS = ("at_once", "constant", "poisson", "gamma")
 MOONCAKE = "a Mooncake FAST'25 trace (github.com/kvcache-ai/Mooncake, FAST25-release/traces)"
 SOURCES = ("auto", "text", "random")
+MOST_TOKENS, MOST_SPREAD = 1_000_000_000, 100.0
+"""Beyond any model's length, and within what the length laws can draw."""
 
 
 @dataclass
@@ -28,14 +32,16 @@ class PromptsConfig:
         None, "Poisson arrivals per second for lines without arrival_s; null: all at 0"
     )
 
-    def problems(self) -> list[str]:
-        """Each option that is out of range, with what is allowed."""
-        return [
-            *_missing_path(self.path, "a JSON-lines file of prompts"),
+    def __post_init__(self) -> None:
+        _refuse(
             *_below("max_tokens", self.max_tokens, 1),
             *_below("limit", self.limit, 1),
             *_not_positive("rate", self.rate),
-        ]
+        )
+
+    def missing(self) -> list[str]:
+        """Why it cannot be used as it stands: no path."""
+        return _missing_path(self.path, "a JSON-lines file of prompts")
 
 
 @dataclass
@@ -64,18 +70,17 @@ class SyntheticConfig:
         "tokens: text (held_out.txt of the model), random ids, or auto: text where there is one",
     )
 
-    def problems(self) -> list[str]:
-        """Each option that is out of range, with what is allowed."""
-        return [
+    def __post_init__(self) -> None:
+        _refuse(
             *_below("num_requests", self.num_requests, 1),
             *_unknown("prompt_lengths", self.prompt_lengths, LENGTHS),
             *_unknown("output_lengths", self.output_lengths, LENGTHS),
             *_unknown("arrivals", self.arrivals, ARRIVALS),
             *_unknown("source", self.source, SOURCES),
-            *_below("prompt_tokens", self.prompt_tokens, 1),
-            *_below("output_tokens", self.output_tokens, 1),
-            *_below("prompt_spread", self.prompt_spread, 0),
-            *_below("output_spread", self.output_spread, 0),
+            *_outside("prompt_tokens", self.prompt_tokens, 1, MOST_TOKENS),
+            *_outside("output_tokens", self.output_tokens, 1, MOST_TOKENS),
+            *_outside("prompt_spread", self.prompt_spread, 0, MOST_SPREAD),
+            *_outside("output_spread", self.output_spread, 0, MOST_SPREAD),
             *_below("prefixes", self.prefixes, 0),
             *_below("prefix_tokens", self.prefix_tokens, 0),
             *_outside("prefix_share", self.prefix_share, 0, 1),
@@ -83,7 +88,7 @@ class SyntheticConfig:
             *_below("think_s", self.think_s, 0),
             *_not_positive("rate", self.rate),
             *_not_positive("burstiness", self.burstiness),
-        ]
+        )
 
 
 @dataclass
@@ -98,28 +103,32 @@ class TraceConfig:
     duration_s: float | None = option(None, "length of the window in trace time; null: to the end")
     block_tokens: int = option(512, "tokens of a hashed block")
 
-    def problems(self) -> list[str]:
-        """Each option that is out of range, with what is allowed."""
-        return [
-            *_missing_path(self.path, MOONCAKE),
+    def __post_init__(self) -> None:
+        _refuse(
             *_below("limit", self.limit, 1),
             *_not_positive("speed", self.speed),
             *_below("start_s", self.start_s, 0),
             *_not_positive("duration_s", self.duration_s),
             *_below("block_tokens", self.block_tokens, 1),
-        ]
+        )
+
+    def missing(self) -> list[str]:
+        """Why it cannot be used as it stands: no path."""
+        return _missing_path(self.path, MOONCAKE)
 
 
-AnyConfig = PromptsConfig | SyntheticConfig | TraceConfig
+def requirements(config: PromptsConfig | TraceConfig, _model: Any) -> Iterable[Requirement]:
+    """That a file is named: what has no default can only be asked for when it is chosen."""
+    return [partial(_say, problem) for problem in config.missing()]
 
 
-def requirements(config: AnyConfig, _model: Any) -> Iterable[Requirement]:
-    """One requirement for each problem, so that the resolver reports them all at once."""
-    return [_always(problem) for problem in config.problems()]
+def _say(problem: str, _composition: Composition) -> str:
+    return problem
 
 
-def _always(problem: str) -> Callable[[Composition], str | None]:
-    return lambda _composition: problem
+def _refuse(*problems: str) -> None:
+    if problems:
+        raise ConfigError(problems)
 
 
 def _missing_path(path: str, what: str) -> list[str]:
@@ -131,17 +140,17 @@ def _below(name: str, value: float | None, least: float) -> list[str]:
 
 
 def _outside(name: str, value: float | None, least: float, most: float) -> list[str]:
-    if value is None or least <= value <= most:
+    if value is None or (least <= value <= most and value < float("inf")):
         return []
     allowed = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
-    return [f"workload.{name}={value} is not {allowed}"]
+    return [f"{name}={value} is not {allowed}"]
 
 
 def _not_positive(name: str, value: float | None) -> list[str]:
     if value is None or 0 < value < float("inf"):
         return []
-    return [f"workload.{name}={value} is not a finite number above 0"]
+    return [f"{name}={value} is not a finite number above 0"]
 
 
 def _unknown(name: str, value: str, known: tuple[str, ...]) -> list[str]:
-    return [] if value in known else [unknown_name(f"workload.{name}", value, known)]
+    return [] if value in known else [unknown_name(name, value, known)]

@@ -18,11 +18,12 @@ def read_objects(path: str, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     which file was expected.
     """
     try:
-        with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+        file_path = Path(path).expanduser()
+        with gzip.open(file_path) if path.endswith(".gz") else file_path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, _parse(line, f"{path}, line {number}")
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise WorkloadError(
             f"workload.path={path!r} cannot be read: {reason}; expected {what}"
@@ -31,14 +32,30 @@ def read_objects(path: str, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        text = line.decode("utf-8-sig").rstrip()
+        value = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
+        )
     except UnicodeDecodeError as error:
         raise WorkloadError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
+    except json.JSONDecodeError as error:
+        raise WorkloadError(
+            f"{place}: not valid JSON: {error.msg} at character {error.pos + 1} of {len(text)}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{place}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise WorkloadError(f"{place}: a JSON object is needed, found {line.strip()[:40]!r}")
     return value
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    found = dict(pairs)
+    if len(found) < len(keys):
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {repeated!r} is there twice")
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -5,7 +5,7 @@ sampling fields, `arrival_s`, `tenant` and `priority`; null means "not given". A
 such a file stops the start; a line that asks for something impossible fails alone.
 """
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -29,7 +29,7 @@ class Prompts(Workload):
     """The lines of a file, in order."""
 
     def __init__(self, config: PromptsConfig) -> None:
-        if problems := config.problems():
+        if problems := config.missing():
             raise ConfigError(problems)
         self.config = config
 
@@ -128,7 +128,7 @@ def _chat(messages: Any, context: WorkloadContext) -> tuple[int, ...]:
 
 def _require_text(name: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise RequestError(f"{name} is not text")
+        raise RequestError(f"{name}={value!r} is not text")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -145,9 +145,14 @@ def _sampling(line: Mapping[str, Any], defaults: SamplingParams) -> SamplingPara
 
 def _checked(line: Mapping[str, Any], key: str, default: Any) -> Any:
     value = line.get(key, default)
+    if key == "tenant":
+        _require_text(key, value)
+        return value
     allowed = {
-        "arrival_s": (type(value) in (int, float) and 0 <= value < math.inf, "seconds >= 0"),
-        "tenant": (isinstance(value, str), "text"),
+        "arrival_s": (
+            type(value) in (int, float) and 0 <= value <= sys.float_info.max,
+            "seconds >= 0",
+        ),
         "priority": (type(value) is int, "an integer"),
     }
     ok, what = allowed[key]

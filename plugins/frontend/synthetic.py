@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import Generator
 
 from interlock.core.component import BuildContext
-from interlock.core.errors import ConfigError, WorkloadError
+from interlock.core.errors import WorkloadError
 from interlock.core.request import Request
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.plugins.frontend.arrivals import arrival_times, stream
@@ -40,8 +40,6 @@ class Synthetic(Workload):
     """Requests drawn from the laws of a config, all from the run's seed."""
 
     def __init__(self, config: SyntheticConfig) -> None:
-        if problems := config.problems():
-            raise ConfigError(problems)
         self.config = config
 
     def requests(self, context: WorkloadContext) -> list[Request | BadRequest]:
@@ -78,7 +76,7 @@ class Synthetic(Workload):
         """Turns of one conversation after the other, until there are enough requests."""
         config, most = self.config, context.model.max_positions
         pieces = _pieces(config.source, context)
-        prefixes = [pieces.take(config.prefix_tokens) for _ in range(config.prefixes)]
+        prefixes = [pieces.take(min(config.prefix_tokens, most)) for _ in range(config.prefixes)]
         lengths, sharing = stream(context.seed, LENGTHS), stream(context.seed, SHARING)
         draw = _length_law(config.prompt_lengths, config.prompt_tokens, config.prompt_spread)
         draw_output = _length_law(config.output_lengths, config.output_tokens, config.output_spread)

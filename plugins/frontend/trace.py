@@ -5,6 +5,7 @@ of 512 prompt tokens (Qin et al., FAST'25; github.com/kvcache-ai/Mooncake, FAST2
 Other keys are ignored. Prompts stay hashes: a trace of 145 million tokens takes a few megabytes.
 """
 
+import sys
 from typing import Any
 
 from interlock.core.component import BuildContext
@@ -15,13 +16,14 @@ from interlock.plugins.frontend.configs import MOONCAKE, TraceConfig
 from interlock.plugins.frontend.jsonl import read_objects
 
 COUNTS = ("input_length", "output_length")
+LAST_MS = sys.float_info.max
 
 
 class Trace(Workload):
     """The requests of a window of a trace, each running to its recorded output length."""
 
     def __init__(self, config: TraceConfig) -> None:
-        if problems := config.problems():
+        if problems := config.missing():
             raise ConfigError(problems)
         self.config = config
 
@@ -67,7 +69,7 @@ def _check(line: dict[str, Any], place: str, block_tokens: int) -> None:
     missing = [key for key in ("timestamp", *COUNTS, "hash_ids") if key not in line]
     if missing:
         raise WorkloadError(f"{place}: no {', '.join(missing)}; expected {MOONCAKE}")
-    if type(line["timestamp"]) not in (int, float) or line["timestamp"] < 0:
+    if type(line["timestamp"]) not in (int, float) or not 0 <= line["timestamp"] <= LAST_MS:
         raise WorkloadError(f"{place}: timestamp={line['timestamp']!r} is not milliseconds >= 0")
     for key in COUNTS:
         if type(line[key]) is not int or line[key] < 0:

@@ -125,7 +125,7 @@ def test_true_is_no_number_and_a_group_takes_no_value():
 
 def test_a_refusal_of_a_components_own_dataclass_names_its_key():
     assert problems_of("executor=fixed", "executor.acceptance=2") == [
-        "executor: acceptance=2.0 is not a number from 0 to 1"
+        "executor.acceptance=2.0 is not a number from 0 to 1"
     ]
 
 

@@ -67,9 +67,9 @@ def test_lines_without_a_limit_take_the_workloads_and_then_the_runs(ask):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ({"prompt": 5}, "prompt is not text"),
+        ({"prompt": 5}, "prompt=5 is not text"),
         ({"prompt": "\ud800"}, "half a surrogate pair"),
-        ({"prompt": ["a"]}, "prompt is not text"),
+        ({"prompt": ["a"]}, r"prompt=\['a'\] is not text"),
         ({"prompt_token_ids": [1, "2"]}, "not a list of integers"),
         ({"prompt_token_ids": [1, True]}, "not a list of integers"),
         ({"prompt_token_ids": "12"}, "not a list of integers"),
@@ -77,7 +77,7 @@ def test_lines_without_a_limit_take_the_workloads_and_then_the_runs(ask):
         ({"max_tokens": 4}, "has none of them"),
         ({"messages": []}, "at least one message"),
         ({"messages": [{"role": "user"}]}, r"messages\[0\] is not an object with a role"),
-        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]\.content is not text"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]\.content=3 is not text"),
         ({"prompt": "a", "arrival_s": -1}, "arrival_s=-1 is not seconds >= 0"),
         ({"prompt": "a", "arrival_s": "soon"}, "arrival_s='soon' is not seconds >= 0"),
         ({"prompt": "a", "tenant": 4}, "tenant=4 is not text"),
@@ -197,10 +197,11 @@ def test_a_rate_spreads_lines_that_do_not_say_when(ask):
 
 def test_options_out_of_range_are_all_named():
     with pytest.raises(ConfigError) as caught:
-        Prompts(PromptsConfig(max_tokens=0, limit=0, rate=-1))
+        PromptsConfig(max_tokens=0, limit=0, rate=-1)
     assert caught.value.problems == [
-        "workload.path is not set; give the path of a JSON-lines file of prompts",
-        "workload.max_tokens=0 is not at least 1",
-        "workload.limit=0 is not at least 1",
-        "workload.rate=-1 is not a finite number above 0",
+        "max_tokens=0 is not at least 1",
+        "limit=0 is not at least 1",
+        "rate=-1 is not a finite number above 0",
     ]
+    with pytest.raises(ConfigError, match=r"workload\.path is not set; give the path of a JSON-"):
+        Prompts(PromptsConfig())

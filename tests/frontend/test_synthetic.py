@@ -141,9 +141,9 @@ def test_options_out_of_range_are_all_named():
     with pytest.raises(ConfigError) as caught:
         made(num_requests=0, arrivals="poison", prefix_share=1.5, burstiness=0)
     assert caught.value.problems == [
-        "workload.num_requests=0 is not at least 1",
-        "no workload.arrivals named 'poison'; did you mean 'poisson'? "
+        "num_requests=0 is not at least 1",
+        "no arrivals named 'poison'; did you mean 'poisson'? "
         "known: at_once, constant, gamma, poisson",
-        "workload.prefix_share=1.5 is not from 0 to 1",
-        "workload.burstiness=0 is not a finite number above 0",
+        "prefix_share=1.5 is not from 0 to 1",
+        "burstiness=0 is not a finite number above 0",
     ]

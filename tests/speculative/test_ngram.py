@@ -103,7 +103,7 @@ def test_every_option_out_of_range_is_named_with_its_value():
     ]
     problems = []
     assert decode(NgramConfig, {"num_drafts": 0}, "spec", problems) is None
-    assert problems == ["spec: num_drafts=0 is not a whole number >= 1"]
+    assert problems == ["spec.num_drafts=0 is not a whole number >= 1"]
 
 
 def component(name):
