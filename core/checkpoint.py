@@ -56,7 +56,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises CheckpointError that names the file and the place."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a {type(value).__name__}, not an object")
@@ -73,7 +73,10 @@ def describe_model(directory: Path, families: Sequence[ModelFamily]) -> ModelDes
     source = directory / "config.json"
     family = _family_of(config, families, source)
     if config.get("quantization_config"):
-        method = dict(config["quantization_config"]).get("quant_method", "unknown method")
+        stated = config["quantization_config"]
+        method = (
+            stated.get("quant_method", "unknown method") if isinstance(stated, dict) else stated
+        )
         raise CheckpointError(
             f"{source}: quantization_config ({method}): quantised weights are not read, because "
             "they would be taken for plain ones; use a float16, bfloat16 or float32 checkpoint"

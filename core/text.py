@@ -162,7 +162,10 @@ def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:
     """chat_template.jinja, else tokenizer_config.json's `chat_template`: text, or named texts."""
     file = directory / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{file}: cannot be read: {error}") from error
     stated = config.get("chat_template")
     if stated is None or isinstance(stated, str):
         return stated

@@ -138,7 +138,8 @@ def _head(load: Loader, tied: bool, embedding_VE: Tensor) -> Tensor:
         return head_VE
     if not torch.equal(head_VE, embedding_VE):
         raise CheckpointError(
-            f"tie_word_embeddings is true, but {HEAD} is stored and differs from {EMBEDDING}: set "
-            "tie_word_embeddings to false to use the stored head, or remove the tensor"
+            f"{load.weights.title}: tie_word_embeddings is true, but {HEAD} is stored and differs "
+            f"from {EMBEDDING}: set tie_word_embeddings to false to use the stored head, or remove "
+            "the tensor"
         )
     return embedding_VE

@@ -1,5 +1,6 @@
 """Typed access to a config.json: what is missing or out of range is collected, then reported."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,11 +27,11 @@ class Fields:
         return least
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number > 0."""
+        """A finite number > 0."""
         value = self._value(key, default)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        if type(value) in (int, float) and 0 < value <= sys.float_info.max:
             return float(value)
-        self._refuse(key, "a number > 0")
+        self._refuse(key, "a finite number > 0")
         return 1.0
 
     def flag(self, key: str, default: bool) -> bool:

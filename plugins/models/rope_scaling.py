@@ -37,6 +37,13 @@ class RopeScaling:
     table_factor: float = 1.0
     """Multiplies cos and sin (yarn's attention factor)."""
 
+    def __post_init__(self) -> None:
+        for name in ("theta", "factor", "table_factor"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                what = "rope_theta" if name == "theta" else f"rope {name}"
+                raise CheckpointError(f"{what}={value!r} is not a finite number > 0")
+
     @property
     def softmax_factor(self) -> float:
         """What DeepSeek's MLA multiplies its softmax scale with: yarn's mscale squared."""
@@ -74,8 +81,11 @@ def read_rope(config: Mapping[str, Any], max_positions: int) -> RopeScaling:
             low, high = float(stated["low_freq_factor"]), float(stated["high_freq_factor"])
             return RopeScaling(theta, kind, factor, original, low, high)
         return _read_yarn(stated, theta, factor, original)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{key} of kind {kind!r} is incomplete: {error!r}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        base = config.get("rope_theta")
+        raise CheckpointError(
+            f"{key} of kind {kind!r} (rope_theta={base!r}) is malformed or incomplete: {error!r}"
+        ) from error
 
 
 def _check_kind(key: str, kind: str, stated: Mapping[str, Any], config: Mapping[str, Any]) -> None:

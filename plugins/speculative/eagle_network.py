@@ -7,6 +7,7 @@ gate keep at least fp32 and never less than the model's dtype.
 Legend: T tokens, E hidden size, H query heads, K key/value heads, D head size, R rotated pairs.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,10 +64,10 @@ def read_shape(config: Mapping[str, Any], model: ModelDescription, source: str) 
 
     def number(key: str, default: float) -> float:
         value = config.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            problems.append(f"{key}={value!r} is not a number > 0")
-            return 1.0
-        return float(value)
+        if type(value) in (int, float) and 0 < value <= sys.float_info.max:
+            return float(value)
+        problems.append(f"{key}={value!r} is not a finite number > 0")
+        return 1.0
 
     heads, hidden = integer("num_attention_heads"), integer("hidden_size")
     shape = EagleShape(

@@ -189,7 +189,7 @@ def test_all_problems_of_the_config_are_reported_at_once(tmp_path):
         "num_hidden_layers=2 is not supported, only 1",
         "hidden_act='gelu'",
         "rope_scaling=",
-        "rms_norm_eps='small' is not a number > 0",
+        "rms_norm_eps='small' is not a finite number > 0",
         "intermediate_size=None is not an integer >= 1",
         "config.json",
     ):
