@@ -21,7 +21,7 @@ from interlock.core.hydra_edge import compose
 from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
-from interlock.core.model import AttentionForm, ModelDescription
+from interlock.core.model import AttentionForm, Decoder, ModelDescription
 from interlock.core.planes import Planes, torch_dtype
 from interlock.core.planner import DraftRules, Policies
 from interlock.core.pool_size import pool_size
@@ -111,14 +111,16 @@ class _Builder:
         groups = [*backend.cache_groups(model.attention, 0)] if backend else []
         groups += drafter.cache_groups() if drafter else ()
         layout = CacheLayout.of(groups)
+        codec = load_codec(model.directory) if model.directory else None
+        decoder = self._decoder() if backend else None  # before the pool takes what memory is left
         pages = pool_size(self.config, layout, self.max_len, self.dtype, self.device)
         cache = self._cache(layout, pages)
         parts = None
-        if backend is not None:
+        if backend is not None and decoder is not None:
             planes = Planes(
                 layout, [pages] * len(layout.lifetimes), cache.page_size, self.dtype, self.device
             )
-            parts = self._model_parts(backend, drafter, planes)
+            parts = self._model_parts(decoder, backend, drafter, planes)
         executor: Executor = self.build("executor", replace(self.context, parts=parts))
         core = EngineCore(
             cache=cache,
@@ -135,7 +137,7 @@ class _Builder:
             executor=executor,
             clock=clock or (VirtualClock() if executor.virtual else WallClock()),
             resolution=self.resolution,
-            codec=load_codec(model.directory) if model.directory else None,
+            codec=codec,
             observers=self.registry.observers,
             planes=parts.planes if parts else None,
             dtype=self.dtype,
@@ -197,13 +199,20 @@ class _Builder:
             unsupported=unsupported,
         )
 
+    def _decoder(self) -> Decoder:
+        families = list(self.registry.families.values())
+        return load_decoder(self.resolution.model, families, self.dtype, self.device)
+
     def _model_parts(
-        self, backend: AttentionBackend, drafter: Drafter | None, planes: Planes
+        self,
+        decoder: Decoder,
+        backend: AttentionBackend,
+        drafter: Drafter | None,
+        planes: Planes,
     ) -> ModelParts:
         feature_drafter = drafter if isinstance(drafter, FeatureDrafter) else None
-        families = list(self.registry.families.values())
         return ModelParts(
-            decoder=load_decoder(self.resolution.model, families, self.dtype, self.device),
+            decoder=decoder,
             attention=backend,
             planes=planes,
             verifier=self.build("spec/verifier"),
