@@ -16,7 +16,7 @@ class Clock(ABC):
 
     @abstractmethod
     def wait_until(self, time_s: float) -> None:
-        """Return once `now()` is at least `time_s`."""
+        """Return once `now()` is at least `time_s`, or before: whoever waits looks again."""
 
     @abstractmethod
     def advance(self, duration_s: float | None) -> None:
@@ -24,7 +24,9 @@ class Clock(ABC):
 
 
 class WallClock(Clock):
-    """Real time."""
+    """Real time. A wait is cut into naps, between which a run can show progress or be stopped."""
+
+    NAP_S = 0.1
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -34,10 +36,10 @@ class WallClock(Clock):
         return time.perf_counter() - self._start
 
     def wait_until(self, time_s: float) -> None:
-        """Sleeps."""
-        delay = time_s - self.now()
-        if delay > 0:
-            time.sleep(delay)
+        """Sleeps for a nap at most."""
+        delay_s = time_s - self.now()
+        if delay_s > 0:
+            time.sleep(min(delay_s, self.NAP_S))
 
     def advance(self, duration_s: float | None) -> None:
         """Nothing: real time passes by itself."""

@@ -105,7 +105,7 @@ class Engine:
         return bool(self._pending or self._flights) or self.core.has_work
 
     def step(self) -> list[RequestOutput]:
-        """Run one step (waiting for the next arrival if nothing else is to do); what came out.
+        """Run one step (or wait a while for the next arrival, with nothing to do); what came out.
 
         Raises:
             ContractError: a component broke its contract, or refuses to let anything run.

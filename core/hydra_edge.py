@@ -154,7 +154,7 @@ def _compose_values(
         with _hydra():
             composed = hydra.compose("config", overrides=selections)
         values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
-        apply_values(plan.values, plan.refused, values)
+        problems.extend(apply_values(plan.values, plan.refused, values))
         return _resolved(OmegaConf.create(values))
     except (HydraException, OmegaConfBaseException) as error:
         problems.append(" ".join(str(error).split()))

@@ -1,7 +1,7 @@
 """What is wrong with overrides before anything is composed: unknown groups, options and keys."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,10 +109,14 @@ def quoted(text: str) -> str:
     return shlex.quote(f'{key}="{literal}"')
 
 
-def apply_values(settings: Iterable[Setting], refused: Iterable[str], onto: dict[str, Any]) -> None:
+def apply_values(
+    settings: Iterable[Setting], refused: Iterable[str], onto: dict[str, Any]
+) -> Iterator[str]:
     """Write values into nested dicts as they stand; keys and types are judged when it is read.
 
-    Options of a refused choice are left out: they belong to a component that is not there.
+    Gives what is wrong on the way: a `+` before what is there (the command line takes it for new
+    keys only). Options of a refused choice are left out: they belong to a component that is not
+    there.
     """
     unsure = [
         f"{seam.dotted}."
@@ -128,6 +132,8 @@ def apply_values(settings: Iterable[Setting], refused: Iterable[str], onto: dict
             if not isinstance(node.get(name), dict):
                 node[name] = {}
             node = node[name]
+        if setting.prefix == "+" and last in node:
+            yield f"{setting.text}: {setting.key} is there already; write it without '+'"
         _merge(node, last, setting.value)
 
 

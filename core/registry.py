@@ -46,7 +46,7 @@ class Chosen:
         """
         try:
             built = self.component.make(self.config, context)
-        except InterlockError:
+        except (InterlockError, MemoryError):
             raise
         except Exception as error:
             raise PluginError(

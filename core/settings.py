@@ -10,6 +10,8 @@ from interlock.core.request import SamplingParams
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 MAX_PAGE_SIZE = 512
+MAX_THREADS = 1024
+"""Torch ends the process when the system gives it fewer threads than it was promised."""
 AUTO = "auto"
 """The choice that the resolver makes: `attention=auto`, `model=auto`."""
 
@@ -97,10 +99,10 @@ class EngineConfig:
             found.append(f"device={self.device!r} is not cpu, cuda or cuda:N")
         if not 0 <= self.seed < 2**63:
             found.append(f"seed={self.seed} is not from 0 to 2**63 - 1")
-        for name in ("threads", "max_model_len"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                found.append(f"{name}={value} is not at least 1, or null")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            found.append(f"threads={self.threads} is not from 1 to {MAX_THREADS}, or null")
+        if self.max_model_len is not None and self.max_model_len < 1:
+            found.append(f"max_model_len={self.max_model_len} is not at least 1, or null")
         return found
 
 

@@ -4,25 +4,30 @@ import json
 import os
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from interlock.core import hydra_edge
-from interlock.core.errors import ConfigError, InterlockError
+from interlock.core.errors import ConfigError, ContractError, InterlockError, RunFolderError
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text
+
+COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 
 
 def main() -> None:
     """Run what the command line asks for and exit.
 
-    Status 0 when every run ended, 1 when one could not start: problems go to standard error, one
-    a line, without a traceback.
+    Status 0 when every run ended, 1 when one could not start or was stopped by an error, 130 after
+    Ctrl-C. Problems go to standard error, one a line, without a traceback.
     """
     arguments = sys.argv[1:]
     if arguments[:1] == ["run"]:
@@ -38,10 +43,16 @@ def main() -> None:
             return
         hydra_edge.publish(registry)
         _check(parsed, registry)
+        sys.argv[1:] = arguments
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
+        _run_jobs()
     except InterlockError as error:
         sys.exit(_report(error))
-    sys.argv[1:] = arguments
-    _run_jobs()
+    except (HydraException, OmegaConfBaseException, OSError) as error:
+        sys.exit(_report(ConfigError(" ".join(str(error).split()))))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 def _show(text: str) -> None:
@@ -54,6 +65,9 @@ def _show(text: str) -> None:
 
 def _check(parsed: Namespace, registry: Registry) -> None:
     """Raise ConfigError with everything wrong with the overrides, before Hydra composes."""
+    given = [f"--{name.replace('_', '-')}" for name in COMMANDS if getattr(parsed, name)]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are different commands; give one of them")
     if parsed.shell_completion or parsed.hydra_help or parsed.config_name or parsed.config_path:
         return
     folders = [Path(parsed.config_dir)] if parsed.config_dir else []
@@ -94,15 +108,40 @@ def _job(composed: DictConfig) -> int:
 
         return run(config, run_dir, overrides)
     except InterlockError as error:
-        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-        refusal = {"overrides": overrides, "problems": problems}
+        return _refuse(error, run_dir, overrides)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())
+        problem = (
+            f"there is not enough memory ({reason}); a smaller cache.num_pages, max_model_len, "
+            "scheduler.max_requests or scheduler.budget_tokens needs less"
+        )
+        return _refuse(ConfigError(problem), run_dir, overrides)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """MemoryError, or how torch says it on a CPU ("can't allocate memory") and on a GPU."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
+
+
+def _refuse(error: InterlockError, run_dir: Path, overrides: list[str]) -> int:
+    """Report, and leave the reasons in the run's folder where that can be written."""
+    status = _report(error)
+    refusal = {"overrides": overrides, "problems": _problems(error)}
+    with suppress(OSError):
         (run_dir / "refused.json").write_text(json.dumps(refusal, indent=2) + "\n")
-        return _report(error)
+    return status
 
 
 def _report(error: InterlockError) -> int:
-    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-    print("Interlock cannot start:", file=sys.stderr)
-    for problem in problems:
+    stopped = isinstance(error, ContractError | RunFolderError)
+    print(f"Interlock {'stopped' if stopped else 'cannot start'}:", file=sys.stderr)
+    for problem in _problems(error):
         print(f"- {problem}", file=sys.stderr)
     return 1
+
+
+def _problems(error: InterlockError) -> list[str]:
+    return error.problems if isinstance(error, ConfigError) else [str(error)]

@@ -1,7 +1,8 @@
 """One run: a workload through an engine, with progress, a report and a run folder."""
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig, to_plain
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
+from interlock.driver.interrupts import Interrupts
 from interlock.driver.manifest import manifest, workload_hash
 from interlock.driver.peak import measure_cpu_bandwidth
 from interlock.driver.report import Progress, ProgressView, Sample, print_report
@@ -36,24 +38,44 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     Raises:
         InterlockError: it could not start (configuration, checkpoint, workload), or a component
             broke its contract on the way; the message names it.
+        KeyboardInterrupt: Ctrl-C ended it early; folder and report tell what was done.
     """
     replayed = None
     if config.rerun is not None:
-        replayed = read_run(Path(config.rerun))
-        config = recorded_config(replayed)
+        _refuse_beside_rerun(overrides)
+        replayed = read_run(Path(config.rerun).expanduser())
+        read_requests(replayed.directory)  # what it will be compared with, before it runs
+        config = dataclasses.replace(recorded_config(replayed), progress=config.progress)
     console = Console()
     clock = None
     if replayed is not None:
         clock = ReplayClock([t for s in replayed.steps for t in (s.now_s, s.end_s)])
     engine = build_engine(config, clock=clock)
     entries = make_entries(config, engine)
-    if replayed is not None and workload_hash(entries) != replayed.manifest["workload_sha256"]:
-        raise InterlockError(f"rerun={replayed.directory}: the workload is not the recorded one")
+    if replayed is not None and workload_hash(entries) != replayed.manifest.get("workload_sha256"):
+        raise InterlockError(
+            f"rerun={replayed.directory}: the workload is not the recorded one; its file, the "
+            "model's files or the program have changed since"
+        )
     steps = len(replayed.steps) if replayed else None
-    records = serve(engine, entries, config.progress, steps)
+    with Interrupts() as interrupts:
+        records = serve(engine, entries, config.progress, steps, lambda: interrupts.asked)
     Run(config, engine, entries, records, list(overrides), replayed).finish(console, run_dir)
     engine.close()
+    if interrupts.asked:
+        raise KeyboardInterrupt
     return 0
+
+
+def _refuse_beside_rerun(overrides: Sequence[str]) -> None:
+    """The configuration of a rerun is the recorded one: what else was asked for is not done."""
+    kept = ("rerun", "progress", "hydra")
+    others = [text for text in overrides if re.split(r"[=./@]", text.lstrip("+~"))[0] not in kept]
+    if others:
+        raise ConfigError(
+            f"rerun= takes the recorded configuration and nothing else; leave out "
+            f"{' '.join(others)}, or leave out rerun= for a new run"
+        )
 
 
 def recorded_config(saved: SavedRun) -> EngineConfig:
@@ -62,7 +84,8 @@ def recorded_config(saved: SavedRun) -> EngineConfig:
     config = read_config(saved.config, load_registry(), problems)
     if config is None:
         raise ConfigError([f"rerun={saved.directory}: {problem}" for problem in problems])
-    threads = saved.manifest["device"].get("threads")
+    device = saved.manifest.get("device")
+    threads = device.get("threads") if isinstance(device, dict) else config.threads
     return dataclasses.replace(config, threads=threads)
 
 
@@ -83,12 +106,16 @@ def make_entries(config: EngineConfig, engine: Engine) -> Entries:
 
 
 def serve(
-    engine: Engine, entries: Entries, progress: bool = True, most_steps: int | None = None
+    engine: Engine,
+    entries: Entries,
+    progress: bool = True,
+    most_steps: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[RequestRecord]:
     """Run all entries to their end; one record each, in index order.
 
-    An interrupt (Ctrl-C) ends the run early: what was done so far is kept, the rest is recorded as
-    unfinished. `most_steps` ends a replay of a run that was interrupted.
+    `stop`, asked after every step, ends the run early: what was done so far is kept, the rest is
+    recorded as unfinished. `most_steps` ends a replay of a run that was stopped.
     """
     records = {entry.index: RequestRecord(index=entry.index) for entry in entries}
     for entry in entries:
@@ -103,16 +130,15 @@ def serve(
             engine.submit(entry)
     done = sum(isinstance(entry, BadRequest) for entry in entries)
     with ProgressView(progress) as view:
-        try:
-            while engine.has_work and (most_steps is None or len(engine.decisions) < most_steps):
-                for output in engine.step():
-                    if output.finished is not None:
-                        records[output.index] = output.finished
-                        done += 1
-                if view.due:
-                    view.update(_progress(engine, done, len(entries)))
-        except KeyboardInterrupt:
-            pass
+        while engine.has_work and (most_steps is None or len(engine.decisions) < most_steps):
+            for output in engine.step():
+                if output.finished is not None:
+                    records[output.index] = output.finished
+                    done += 1
+            if stop():
+                break
+            if view.due:
+                view.update(_progress(engine, done, len(entries)))
     for record in engine.core.unfinished():
         records[record.index] = record
     return [records[entry.index] for entry in entries]
@@ -218,7 +244,8 @@ class Run:
             if step.rows != recorded.rows
         ]
         tokens = {
-            line["index"]: line["output_token_ids"] for line in read_requests(saved.directory)
+            line.get("index"): line.get("output_token_ids")
+            for line in read_requests(saved.directory)
         }
         changed = [r.index for r in self.records if r.output_token_ids != tokens.get(r.index)]
         steps_equal = not differing and len(self.engine.decisions) == len(saved.steps)
