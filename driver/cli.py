@@ -48,8 +48,13 @@ def main() -> None:
         _run_jobs()
     except InterlockError as error:
         sys.exit(_report(error))
-    except (HydraException, OmegaConfBaseException, OSError) as error:
+    except (HydraException, OmegaConfBaseException) as error:
         sys.exit(_report(ConfigError(" ".join(str(error).split()))))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        where = "a run's folder is hydra.run.dir, a sweep's hydra.sweep.dir"
+        sys.exit(_report(ConfigError(f"{error.filename}: {error.strerror} ({where})")))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -9,8 +9,9 @@ from typing import Any
 class Interrupts:
     """`asked` becomes true at the first Ctrl-C inside the context; a second one is raised.
 
-    A step that is cut in two would leave its accounts half written. Outside the main thread
-    nothing is caught: Python delivers signals nowhere else.
+    A step that is cut in two would leave its accounts half written. Nothing changes where Ctrl-C
+    is ignored (a background job) or handled by somebody else, and outside the main thread, where
+    Python delivers no signals.
     """
 
     def __init__(self) -> None:
@@ -18,7 +19,8 @@ class Interrupts:
         self._before: Any = None
 
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if usual and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -97,6 +98,15 @@ class ProgressView:
             self._live.update(Text(progress.line()), refresh=True)
         else:
             self._console.print(Text(progress.line()))
+
+
+class ReportConsole(Console):
+    """A console whose reader may leave early: `| head` ends no run, and no sweep."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich, which would exit: here the rest goes nowhere."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()
 
 
 @dataclass(frozen=True)

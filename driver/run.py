@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,13 @@ from interlock.driver.activity import details, inert
 from interlock.driver.interrupts import Interrupts
 from interlock.driver.manifest import manifest, workload_hash
 from interlock.driver.peak import measure_cpu_bandwidth
-from interlock.driver.report import Progress, ProgressView, Sample, print_report
+from interlock.driver.report import (
+    Progress,
+    ProgressView,
+    ReportConsole,
+    Sample,
+    print_report,
+)
 from interlock.driver.run_folder import SavedRun, read_requests, read_run, write_run
 from interlock.driver.weight_bytes import weight_bytes
 
@@ -46,7 +52,7 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
         replayed = read_run(Path(config.rerun).expanduser())
         read_requests(replayed.directory)  # what it will be compared with, before it runs
         config = dataclasses.replace(recorded_config(replayed), progress=config.progress)
-    console = Console()
+    console = ReportConsole()
     clock = None
     if replayed is not None:
         clock = ReplayClock([t for s in replayed.steps for t in (s.now_s, s.end_s)])
@@ -174,7 +180,6 @@ class Run:
         engine, codec = self.engine, self.engine.codec
         engine.core.ledger.check()
         summary = self.summary()
-        idle = inert(engine)
         found = manifest(
             components=engine.classes,
             config=to_plain(engine.resolution.config),
@@ -185,24 +190,33 @@ class Run:
             device=torch.device(self.config.device),
             clock=self.clock,
             counters=details(engine),
-            inert=idle,
+            inert=inert(engine),
         )
         if self.replayed is not None:
             found["rerun"] = self.compare(self.replayed)
         decode = codec.decode if codec else None
         write_run(run_dir, self.entries, self.records, summary, found, engine.decisions, decode)
-        chosen = engine.resolution.chosen
+        try:
+            self._print(console, summary, found)
+            console.print(f"run folder: {run_dir}", markup=False, highlight=False, soft_wrap=True)
+        except (OSError, UnicodeError) as error:
+            problem = f"the report cannot be printed ({error}); the run is in {run_dir}"
+            Console(stderr=True).print(problem, markup=False, highlight=False, soft_wrap=True)
+
+    def _print(
+        self, console: Console, summary: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> None:
+        chosen = self.engine.resolution.chosen
         print_report(
             console,
             summary,
             {seam: choice.component.name for seam, choice in chosen.items()},
-            inert=idle,
+            inert=found["inert"],
             failures=[(r.index, r.error) for r in self.records if r.error is not None],
             sample=self.sample(),
         )
         if self.replayed is not None:
             console.print(_verdict(found["rerun"]), markup=False)
-        console.print(f"run folder: {run_dir}", markup=False, highlight=False, soft_wrap=True)
 
     @property
     def clock(self) -> Any:
