@@ -37,7 +37,7 @@ def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[s
         engine.submit(Request(index, prompt, sampling))
     while engine.core.num_running < requests or any(
         live.view.pending > 1 or not live.record.output_token_ids
-        for live in engine.core.planner.running.values()
+        for live in engine.core.queues.running.values()
     ):
         engine.step()
     times = []

@@ -23,8 +23,9 @@ from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
 from interlock.core.model import AttentionForm, Decoder, ModelDescription
 from interlock.core.planes import Planes, torch_dtype
-from interlock.core.planner import DraftRules, Policies
+from interlock.core.planner import DraftRules
 from interlock.core.pool_size import pool_size
+from interlock.core.queues import Policies
 from interlock.core.registry import Chosen, Registry, load_registry
 from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig

@@ -115,7 +115,7 @@ class Engine:
         if self._flights:
             self._land()
         elif self.core.num_waiting and not self._pending:
-            policy = type(self.core.planner.policies.admission).__name__
+            policy = type(self.core.queues.policies.admission).__name__
             raise ContractError(
                 f"{self.core.num_waiting} requests wait, nothing runs and no step was planned; "
                 f"{policy} admits nobody"

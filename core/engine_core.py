@@ -5,18 +5,12 @@ completions arrive in plan order.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-
-import numpy as np
 
 from interlock.core.batch import (
     NO_DRAFT,
-    Batch,
-    Draft,
-    Ints,
     RowResult,
-    RowSampling,
     StepPlan,
     StepResult,
 )
@@ -25,7 +19,8 @@ from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
 from interlock.core.live import Live, PlannedRow
 from interlock.core.metrics import StepLedger
-from interlock.core.planner import DraftRules, Planner, Policies
+from interlock.core.planner import DraftRules, Planner
+from interlock.core.queues import Policies, Queues
 from interlock.core.request import (
     FinishReason,
     Request,
@@ -35,6 +30,7 @@ from interlock.core.request import (
     Status,
 )
 from interlock.core.scheduler import RequestView
+from interlock.core.step_plan import check_draft, check_tokens, make_batch, row_sampling
 from interlock.core.token_sequence import TokenSequence
 
 
@@ -55,7 +51,8 @@ class EngineCore:
         """`executor` and `verifier` are the names of their classes, for messages."""
         self.cache = cache
         self.ledger = ledger
-        self.planner = Planner(policies, cache, drafts)
+        self.queues = Queues(policies, cache)
+        self._planner = Planner(self.queues, cache, drafts)
         self.drafts = drafts
         self._intake = intake
         self._seed_of = seed_of
@@ -115,7 +112,7 @@ class EngineCore:
             max_length=max_length,
         )
         self._live[request_id] = live
-        self.planner.enqueue(live)
+        self.queues.enqueue(live)
 
     def abort(self, request_id: RequestId, now_s: float) -> None:
         """End a request now: no token of it is given out any more. Unknown or ended ids: nothing.
@@ -138,12 +135,12 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         """Requests without pages, preempted ones included."""
-        return len(self.planner.waiting)
+        return len(self.queues.waiting)
 
     @property
     def num_running(self) -> int:
         """Requests that hold pages."""
-        return len(self.planner.running)
+        return len(self.queues.running)
 
     @property
     def has_outputs(self) -> bool:
@@ -159,15 +156,15 @@ class EngineCore:
 
     def plan(self, now_s: float) -> StepPlan | None:
         """The next step, or None if there is nothing that could run now."""
-        rows = self.planner.plan(now_s)
+        rows = self._planner.plan(now_s)
         if not rows:
             return None
         for row in rows:
-            self._check_draft(row.draft)
+            check_draft(row.draft, self._intake.vocab_size, self.drafts.name)
         plan = StepPlan(
             step_id=self._next_step,
-            batch=self._batch(rows),
-            sampling=tuple(self._sampling(row) for row in rows),
+            batch=make_batch(rows, self.cache.tables, self.cache.page_size),
+            sampling=tuple(row_sampling(row) for row in rows),
             now_s=now_s,
         )
         self._next_step += 1
@@ -179,53 +176,6 @@ class EngineCore:
     def indices(self, plan: StepPlan) -> list[int]:
         """Workload indices of a plan's rows, for the record of decisions."""
         return [self._live[request_id].request.index for request_id in plan.batch.request_ids]
-
-    def _check_draft(self, draft: Draft) -> None:
-        parents = draft.parents
-        sound = all(0 <= token < self._intake.vocab_size for token in draft.tokens)
-        if parents is not None:
-            sound = sound and len(parents) == len(draft.tokens)
-            sound = sound and all(-1 <= parent < node for node, parent in enumerate(parents))
-        if not sound:
-            raise ContractError(f"{self.drafts.name} proposed {draft}, which is no draft")
-
-    def _batch(self, rows: Sequence[PlannedRow]) -> Batch:
-        tokens: list[Ints] = []
-        positions: list[Ints] = []
-        for row in rows:
-            end = row.start + row.tokens
-            tokens.append(row.live.sequence.slice(row.start, end))
-            positions.append(np.arange(row.start, end, dtype=np.int64))
-            if row.draft.tokens:
-                tokens.append(np.array(row.draft.tokens, dtype=np.int64))
-                positions.append(end - 1 + np.array(row.draft.depths(), dtype=np.int64))
-        lengths = [row.tokens + len(row.draft.tokens) for row in rows]
-        return Batch(
-            request_ids=tuple(row.live.id for row in rows),
-            tokens=np.concatenate(tokens),
-            positions=np.concatenate(positions),
-            row_offsets=np.concatenate([[0], np.cumsum(lengths)]),
-            starts=np.array([row.start for row in rows], dtype=np.int64),
-            logit_counts=np.array(
-                [1 + len(row.draft.tokens) if row.samples else 0 for row in rows], dtype=np.int64
-            ),
-            drafts=tuple(row.draft for row in rows),
-            slots=np.array([_slot(row.live) for row in rows], dtype=np.int64),
-            tables=self.cache.tables,
-            page_size=self.cache.page_size,
-        )
-
-    def _sampling(self, row: PlannedRow) -> RowSampling:
-        live = row.live
-        end = row.start + row.tokens
-        following = () if row.samples else (int(live.sequence.slice(end, end + 1)[0]),)
-        return RowSampling(
-            params=live.request.sampling,
-            seed=live.seed,
-            draft_limit=row.draft_limit,
-            next_tokens=following,
-            tokens_left=live.tokens_left,
-        )
 
     def complete(self, result: StepResult, now_s: float) -> None:
         """Commit a finished step: tokens out, rollback, pages indexed. Checks every invariant.
@@ -259,7 +209,7 @@ class EngineCore:
         live = row.live
         is_pass = self._account(row)
         if live.ended:  # aborted while in flight
-            self.planner.leave(live, now_s)
+            self.queues.leave(live, now_s)
             del self._live[live.id]
             return
         if result.error is not None:
@@ -324,7 +274,7 @@ class EngineCore:
     def _emit(self, row: PlannedRow, result: RowResult, now_s: float) -> int:
         """Give out a row's tokens up to the first that ends the request; returns how many."""
         live = row.live
-        self._check_tokens(row, result)
+        check_tokens(row.draft, result, self._intake.vocab_size, self._verifier)
         tokens = list(result.tokens[: live.tokens_left])
         for count, token in enumerate(tokens, start=1):
             if token in live.stop_ids:
@@ -339,21 +289,6 @@ class EngineCore:
         record.chunk_sizes.append(len(tokens))
         self._outputs.append(RequestOutput(live.id, record.index, tuple(tokens)))
         return len(tokens)
-
-    def _check_tokens(self, row: PlannedRow, result: RowResult) -> None:
-        path, draft = result.kept_path, row.draft
-        parents = draft.parents or tuple(range(-1, len(draft.tokens) - 1))
-        expected = -1
-        sound = len(result.tokens) == len(path) + 1
-        for place, node in enumerate(path):
-            sound = sound and 0 <= node < len(draft.tokens) and parents[node] == expected
-            sound = sound and draft.tokens[node] == result.tokens[place]
-            expected = node
-        sound = sound and all(0 <= t < self._intake.vocab_size for t in result.tokens)
-        if not sound:
-            raise ContractError(
-                f"{self._verifier} gave tokens {result.tokens} along {path} for the draft {draft}"
-            )
 
     def _finish_reason(self, live: Live) -> FinishReason | None:
         if live.sequence.last() in live.stop_ids:
@@ -372,7 +307,7 @@ class EngineCore:
     ) -> None:
         self._finalise(live.id, live.record, status, reason, now_s, error)
         if not live.in_flight:
-            self.planner.leave(live, now_s)
+            self.queues.leave(live, now_s)
             del self._live[live.id]
 
     def _finalise(
@@ -382,8 +317,3 @@ class EngineCore:
         record.status, record.finish_reason, record.error = status, reason, error
         record.finished_s = record.arrival_s if now_s is None else now_s
         self._outputs.append(RequestOutput(request_id, record.index, (), replace(record)))
-
-
-def _slot(live: Live) -> int:
-    assert live.holding is not None
-    return live.holding.slot

@@ -1,40 +1,22 @@
 """Plans a step: who runs, how many tokens, whose pages go. Policies decide, this keeps the rules.
 
-Rules: a step never exceeds its budget; a request already in a step in flight is left alone; the
-oldest admitted request is never a victim, so whoever was admitted can finish.
+Rules: a step never exceeds its budget; a request already in a step in flight is left alone; a
+request whose share needs pages takes them from less important ones.
 """
 
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.drafter import TokenDrafter
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live, PlannedRow
-from interlock.core.request import RequestId, Status
+from interlock.core.queues import Queues
+from interlock.core.request import RequestId
 from interlock.core.scheduler import (
-    AdmissionPolicy,
-    ChunkingPolicy,
-    Load,
-    OrderPolicy,
     Share,
-    VictimPolicy,
 )
-
-
-@dataclass(frozen=True)
-class Policies:
-    """The four scheduler policies and their limits."""
-
-    order: OrderPolicy
-    admission: AdmissionPolicy
-    chunking: ChunkingPolicy
-    victim: VictimPolicy
-    budget_tokens: int
-    max_requests: int
 
 
 @dataclass(frozen=True)
@@ -52,58 +34,28 @@ class DraftRules:
     max_positions: int | None = None
 
 
-@dataclass(slots=True)
-class PlannerCounters:
-    """What the policies did, for the activity report."""
-
-    admissions: int = 0
-    refused_admissions: int = 0
-    preemptions: int = 0
-    chunks: int = 0
-
-
 class Planner:
-    """The waiting and running requests, and the choice of each step's rows."""
+    """Chooses each step's rows out of the queues."""
 
-    def __init__(self, policies: Policies, cache: KVCache, drafts: DraftRules) -> None:
-        self.policies = policies
+    def __init__(self, queues: Queues, cache: KVCache, drafts: DraftRules) -> None:
+        self.queues = queues
         self._cache = cache
         self._drafts = drafts
-        self.waiting: list[Live] = []
-        self.running: dict[RequestId, Live] = {}
-        self.counters = PlannerCounters()
-        self._keys: dict[RequestId, tuple[Any, RequestId]] = {}
-        self._admissions = 0
-
-    def enqueue(self, live: Live) -> None:
-        """Add a new or preempted request to the waiting line."""
-        self._keys[live.id] = (self.policies.order.key(live.view), live.id)
-        insort(self.waiting, live, key=lambda other: self._keys[other.id])
-
-    def leave(self, live: Live, now_s: float) -> None:
-        """Remove an ended request and give its pages back."""
-        if live.holding is not None:
-            self._cache.close(live.holding, now_s)
-            live.holding = None
-            del self.running[live.id]
-        elif live in self.waiting:
-            self.waiting.remove(live)
-        self._keys.pop(live.id, None)
 
     def plan(self, now_s: float) -> list[PlannedRow]:
         """Rows of the next step, possibly none."""
-        ready = [live for live in self.running.values() if not live.in_flight]
-        ready.sort(key=lambda live: self._keys[live.id])
+        queues, policies = self.queues, self.queues.policies
+        ready = queues.ready()
         for live in ready:
             live.refresh_view()
         decodes = [live for live in ready if live.view.decoding]
-        budget = self.policies.budget_tokens
+        budget = policies.budget_tokens
         drafts = self._propose(decodes, budget)
         budget -= sum(len(draft.tokens) for draft in drafts.values())
         matches = self._look_up_waiting(budget, now_s)
         prefills = [live for live in ready if not live.view.decoding]
         step = _Step(self, now_s, drafts, matches)
-        self._fill(step, decodes, [*prefills, *self.waiting[: len(matches)]], budget)
+        self._fill(step, decodes, [*prefills, *queues.waiting[: len(matches)]], budget)
         asked = len(ready) + len(matches)
         while not step.rows:  # whoever got a share could not start, or gave its own pages up
             decodes = [live for live in decodes if live.holding is not None]
@@ -112,23 +64,16 @@ class Planner:
                 break
             self._fill(step, decodes, prefills, budget)
             asked = len(decodes) + len(prefills)
-        if matches and not step.rows and not self.running:
-            raise self._no_progress(self.waiting[0])
+        if matches and not step.rows and not queues.running:
+            raise queues.no_progress(queues.waiting[0])
         return step.rows
-
-    def _no_progress(self, live: Live) -> ContractError:
-        names = ", ".join(type(pool.allocator).__name__ for pool in self._cache.pools)
-        return ContractError(
-            f"{names} cannot give request {live.request.index} the pages of its next tokens "
-            "although nobody else runs"
-        )
 
     def _fill(
         self, step: "_Step", decodes: Sequence[Live], prefills: Sequence[Live], budget: int
     ) -> None:
         """Let the chunking policy divide the budget, and place what it gives."""
         candidates = {live.id: live for live in [*decodes, *prefills]}
-        shares = self.policies.chunking.divide(
+        shares = self.queues.policies.chunking.divide(
             [live.view for live in decodes], [live.view for live in prefills], budget
         )
         self._check_shares(shares, candidates, budget)
@@ -138,20 +83,20 @@ class Planner:
     def _look_up_waiting(self, budget_tokens: int, now_s: float) -> dict[RequestId, Match]:
         """Prefix matches of the waiting requests that may start, as many as the budget serves."""
         matches: dict[RequestId, Match] = {}
-        room = self.policies.max_requests - len(self.running)
+        room = self.queues.policies.max_requests - len(self.queues.running)
         promised_pages = 0
-        for live in self.waiting[: max(0, room)]:
+        for live in self.queues.waiting[: max(0, room)]:
             if budget_tokens <= 0:
                 break
             match = self._cache.match(live.salt, live.sequence)
             live.refresh_view()
             live.view.pending = live.sequence.length - match.tokens
-            load = self.load(now_s, live, match)
+            load = self.queues.load(now_s, live, match)
             load = load._replace(
                 free_pages=load.free_pages - promised_pages, running=load.running + len(matches)
             )
-            if not self.policies.admission.admit(live.view, load):
-                self.counters.refused_admissions += 1
+            if not self.queues.policies.admission.admit(live.view, load):
+                self.queues.counters.refused_admissions += 1
                 break
             matches[live.id] = match
             budget_tokens -= live.view.pending
@@ -164,7 +109,7 @@ class Planner:
         if self._drafts.num_drafts == 0:
             return drafts
         room = budget - len(decodes)
-        if self.waiting or len(decodes) < sum(not x.in_flight for x in self.running.values()):
+        if self.queues.waiting or len(decodes) < len(self.queues.ready()):
             room //= 2  # prompts wait: they get at least half of what drafts could take
         for live in decodes:
             limit = min(self.draft_limit(live, live.tokens_left), room)
@@ -190,7 +135,7 @@ class Planner:
     def _check_shares(
         self, shares: Sequence[Share], candidates: dict[RequestId, Live], budget: int
     ) -> None:
-        name = type(self.policies.chunking).__name__
+        name = type(self.queues.policies.chunking).__name__
         total = sum(share.tokens for share in shares)
         known = all(
             share.id in candidates and 1 <= share.tokens <= candidates[share.id].view.pending
@@ -204,67 +149,6 @@ class Planner:
                 f"to {len(shares)} of {len(candidates)} requests"
             )
 
-    def load(self, now_s: float, live: Live, match: Match) -> Load:
-        """The engine's state as the admission policy sees it."""
-        cache = self._cache
-        free = min(cache.available(table) for table in range(len(cache.pools)))
-        idle_hits = int((cache.pools[0].refs[match.pages] == 0).sum())
-        needed = cache.pages_for(0, live.sequence.length) - len(match.pages)
-        total = min(pool.num_pages for pool in cache.pools)
-        return Load(now_s, len(self.running), free - idle_hits, total, needed)
-
-    def admit(self, live: Live, match: Match, tokens: int, now_s: float) -> bool:
-        """Move a waiting request to running if it gets the pages of its share.
-
-        `match` is the request's prefix as of now; its share of `tokens` is computed after it.
-        """
-        holding = self._cache.open(
-            live.id, live.salt, live.sequence, live.request.priority, live.max_length - 1, match,
-            now_s,
-        )  # fmt: skip
-        if holding is None:
-            return False
-        if not self._cache.grow(holding, match.tokens, match.tokens + tokens):
-            self._cache.close(holding, now_s)
-            return False
-        live.holding, live.computed = holding, match.tokens
-        self.waiting.remove(live)
-        self.running[live.id] = live
-        if live.view.admission is None:
-            live.view.admission = self._admissions
-            self._admissions += 1
-            live.record.admitted_s = now_s
-            live.record.cached_tokens = match.tokens
-        live.record.status = Status.RUNNING
-        self.counters.admissions += 1
-        return True
-
-    def preempt_for(self, needy: Live, now_s: float) -> Live | None:
-        """Choose a victim for `needy` and take its pages; None if there is nobody to choose."""
-        oldest = min(self.running.values(), key=_age)
-        candidates = [v for v in self.running.values() if v is not oldest and not v.in_flight]
-        if not candidates:
-            return None
-        for live in candidates:
-            live.refresh_view()
-        chosen = self.policies.victim.choose([live.view for live in candidates])
-        victim = self.running.get(chosen)
-        if victim not in candidates:
-            raise ContractError(
-                f"{type(self.policies.victim).__name__} chose {chosen}, no candidate"
-            )
-        assert victim.holding is not None
-        self._cache.close(victim.holding, now_s)
-        victim.holding, victim.computed, victim.draft = None, 0, NO_DRAFT
-        del self.running[victim.id]
-        victim.record.status = Status.PREEMPTED
-        victim.record.preemptions += 1
-        victim.view.preemptions += 1
-        victim.refresh_view()
-        self.counters.preemptions += 1
-        self.enqueue(victim)
-        return victim
-
 
 class _Step:
     """A step under construction."""
@@ -275,6 +159,7 @@ class _Step:
     ) -> None:  # fmt: skip
         self.rows: list[PlannedRow] = []
         self._planner = planner
+        self._queues = planner.queues
         self._cache = planner._cache
         self._rules = planner._drafts
         self._now_s = now_s
@@ -292,7 +177,7 @@ class _Step:
             if self._generation != self._cache.generation:
                 match = self._cache.match(live.salt, live.sequence)
             tokens = min(tokens, live.sequence.length - match.tokens)
-            self._admitting = self._planner.admit(live, match, tokens, self._now_s)
+            self._admitting = self._queues.admit(live, match, tokens, self._now_s)
             if not self._admitting:
                 return
         if live.holding is None:
@@ -304,7 +189,7 @@ class _Step:
             return
         row.draft_limit = self._lookahead(row)
         if not row.samples:
-            self._planner.counters.chunks += 1
+            self._queues.counters.chunks += 1
         self.rows.append(row)
 
     def _grow(self, row: PlannedRow) -> bool:
@@ -317,7 +202,7 @@ class _Step:
         row.draft = NO_DRAFT
         while not self._cache.grow(live.holding, live.computed, end):
             self._admitting = False
-            victim = self._planner.preempt_for(live, self._now_s)
+            victim = self._queues.preempt_for(live, self._now_s)
             if victim is None:
                 self._check_progress(live)
                 return False
@@ -327,8 +212,8 @@ class _Step:
         return True
 
     def _check_progress(self, live: Live) -> None:
-        if not any(other.in_flight for other in self._planner.running.values()) and not self.rows:
-            raise self._planner._no_progress(live)
+        if not any(other.in_flight for other in self._queues.running.values()) and not self.rows:
+            raise self._queues.no_progress(live)
 
     def _lookahead(self, row: PlannedRow) -> int:
         """How many candidates to propose after this step, with pages for their draft rows."""
@@ -351,8 +236,3 @@ def shorten(draft: Draft, limit: int) -> Draft:
         return draft
     parents = None if draft.parents is None else draft.parents[:limit]
     return Draft(draft.tokens[:limit], parents)
-
-
-def _age(live: Live) -> int:
-    assert live.view.admission is not None
-    return live.view.admission

@@ -9,17 +9,17 @@ from interlock.core.engine import Engine
 def counters(engine: Engine) -> dict[str, dict[str, Any]]:
     """Seam -> counts of what its component did; zero everywhere means it never acted."""
     core = engine.core
-    cache, planner, ledger = core.cache.counters, core.planner.counters, core.ledger
+    cache, queues, ledger = core.cache.counters, core.queues.counters, core.ledger
     ran_model = 0 if engine.executor.virtual else ledger.steps
     return {
         "attention": {"steps": ran_model},
         "cache/allocator": {"pages_taken": cache.pages_taken},
         "cache/index": {"hits": cache.hits, "shared_duplicates": cache.shared_duplicates},
         "cache/eviction": {"evicted_pages": cache.evicted_pages},
-        "scheduler/order": {"admissions": planner.admissions},
-        "scheduler/admission": {"admissions": planner.admissions},
+        "scheduler/order": {"admissions": queues.admissions},
+        "scheduler/admission": {"admissions": queues.admissions},
         "scheduler/chunking": {"steps": ledger.steps},
-        "scheduler/victim": {"preemptions": planner.preemptions},
+        "scheduler/victim": {"preemptions": queues.preemptions},
         "spec": {"draft_rounds": ledger.draft_rounds, "drafted_tokens": ledger.drafted},
         "spec/verifier": {"draft_rounds": ledger.draft_rounds},
         "parallel": {"steps": ledger.steps},
@@ -48,6 +48,6 @@ def details(engine: Engine) -> dict[str, Any]:
     return {
         **counters(engine),
         "cache": asdict(core.cache.counters),
-        "planner": asdict(core.planner.counters),
+        "scheduler": asdict(core.queues.counters),
         "tokens": core.ledger.tokens(),
     }

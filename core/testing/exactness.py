@@ -162,7 +162,7 @@ class Walk:
                     f"request {request.index} ({record.status.value}): {tokens} != {right} "
                     f"{record.error or ''}"
                 )
-        cache, planner = engine.core.cache, engine.core.planner
+        cache, queues = engine.core.cache, engine.core.queues
         pool = cache.pools[0]
         if pool.held or pool.allocator.free_pages() + pool.cached != pool.num_pages:
             outcome.differences.append("pages are still held after the last request")
@@ -172,8 +172,8 @@ class Walk:
             hits=cache.counters.hits,
             evicted=cache.counters.evicted_pages,
             duplicates=cache.counters.shared_duplicates,
-            preemptions=planner.counters.preemptions,
-            chunks=planner.counters.chunks,
+            preemptions=queues.counters.preemptions,
+            chunks=queues.counters.chunks,
             drafted=ledger.drafted,
             accepted=ledger.accepted,
             aborted=sum(r.status is Status.ABORTED for r in records.values()),
@@ -245,7 +245,7 @@ def _serve(engine: Engine, wanted: Sequence[Request]) -> Iterator[tuple[int, Req
 
 def check_accounts(engine: Engine) -> None:
     """Recompute all page ownership from the requests that hold pages."""
-    running = engine.core.planner.running.values()
+    running = engine.core.queues.running.values()
     engine.core.cache.check_integrity([live.holding for live in running if live.holding])
 
 

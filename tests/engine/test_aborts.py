@@ -85,7 +85,7 @@ def test_a_preempted_request_can_be_aborted_while_it_waits():
     engine = build(num_pages=6, index="none")
     client = Client(engine)
     client.submit(asking(0, 7, 14), asking(1, 7, 14))
-    while not any(live.view.preemptions for live in engine.core.planner.waiting):
+    while not any(live.view.preemptions for live in engine.core.queues.waiting):
         client.step()
     seen = list(client.tokens[1])
     client.abort(1)
@@ -105,7 +105,7 @@ def test_no_token_of_a_step_in_flight_is_given_out_after_an_abort(index):
     flying = []
     while not flying:
         client.step()
-        running = engine.core.planner.running.values()
+        running = engine.core.queues.running.values()
         flying = [v for v in running if v.in_flight and v.sequence.length > 6]
     index_of = flying[0].request.index
     seen = list(client.tokens[index_of])

@@ -109,7 +109,7 @@ def test_overlapping_steps_hold_different_requests_and_change_no_token():
     most_in_flight = 0
     while client.engine.has_work:
         client.step()
-        flying = [live for live in twin.core.planner.running.values() if live.in_flight]
+        flying = [live for live in twin.core.queues.running.values() if live.in_flight]
         most_in_flight = max(most_in_flight, len(flying))
     assert outputs(client.finish()) == right
     assert most_in_flight > 0, "no step was in flight beside another"
@@ -123,7 +123,7 @@ def test_pages_of_a_request_aborted_in_flight_return_when_its_step_does(index):
     aborted = []
     while client.engine.has_work:
         client.step()
-        flying = [live for live in engine.core.planner.running.values() if live.in_flight]
+        flying = [live for live in engine.core.queues.running.values() if live.in_flight]
         alive = [live for live in flying if not live.ended]
         if alive and len(aborted) < 3 and alive[0].request.index != 0:
             victim = alive[0]

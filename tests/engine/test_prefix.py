@@ -82,7 +82,7 @@ def test_equal_prompts_in_one_batch_end_up_on_one_copy(model_of, index, spec):
     client = Client(engine)
     client.submit(*twins)
     client.step()
-    holdings = [live.holding for live in engine.core.planner.running.values()]
+    holdings = [live.holding for live in engine.core.queues.running.values()]
     rows = [cache.tables[0][h.slot, : h.counts[0]].tolist() for h in holdings]
     assert cache.counters.shared_duplicates == 3
     assert rows[0][:3] == rows[1][:3]
@@ -98,7 +98,7 @@ def test_equal_prompts_in_one_batch_end_up_on_one_copy(model_of, index, spec):
 
 
 def _holdings(engine):
-    return [live.holding for live in engine.core.planner.running.values()]
+    return [live.holding for live in engine.core.queues.running.values()]
 
 
 @every_index

@@ -1,0 +1,151 @@
+"""The waiting line and the running requests: who is where, admission to pages, preemption.
+
+The oldest admitted request is never a victim, so whoever was admitted can finish.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Any
+
+from interlock.core.batch import NO_DRAFT
+from interlock.core.errors import ContractError
+from interlock.core.kv_cache import KVCache, Match
+from interlock.core.live import Live
+from interlock.core.request import RequestId, Status
+from interlock.core.scheduler import (
+    AdmissionPolicy,
+    ChunkingPolicy,
+    Load,
+    OrderPolicy,
+    VictimPolicy,
+)
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The four scheduler policies and their limits."""
+
+    order: OrderPolicy
+    admission: AdmissionPolicy
+    chunking: ChunkingPolicy
+    victim: VictimPolicy
+    budget_tokens: int
+    max_requests: int
+
+
+@dataclass(slots=True)
+class PlannerCounters:
+    """What the policies did, for the activity report."""
+
+    admissions: int = 0
+    refused_admissions: int = 0
+    preemptions: int = 0
+    chunks: int = 0
+
+
+class Queues:
+    """Every request that has not ended is in exactly one of `waiting` and `running`."""
+
+    def __init__(self, policies: Policies, cache: KVCache) -> None:
+        self.policies = policies
+        self.waiting: list[Live] = []
+        self.running: dict[RequestId, Live] = {}
+        self.counters = PlannerCounters()
+        self._cache = cache
+        self._keys: dict[RequestId, tuple[Any, RequestId]] = {}
+        self._admissions = 0
+
+    def ready(self) -> list[Live]:
+        """Running requests that are in no step in flight, in the order policy's order."""
+        ready = [live for live in self.running.values() if not live.in_flight]
+        ready.sort(key=lambda live: self._keys[live.id])
+        return ready
+
+    def enqueue(self, live: Live) -> None:
+        """Add a new or preempted request to the waiting line."""
+        self._keys[live.id] = (self.policies.order.key(live.view), live.id)
+        insort(self.waiting, live, key=lambda other: self._keys[other.id])
+
+    def leave(self, live: Live, now_s: float) -> None:
+        """Remove an ended request and give its pages back."""
+        if live.holding is not None:
+            self._cache.close(live.holding, now_s)
+            live.holding = None
+            del self.running[live.id]
+        elif live in self.waiting:
+            self.waiting.remove(live)
+        self._keys.pop(live.id, None)
+
+    def load(self, now_s: float, live: Live, match: Match) -> Load:
+        """The engine's state as the admission policy sees it."""
+        cache = self._cache
+        free = min(cache.available(table) for table in range(len(cache.pools)))
+        idle_hits = int((cache.pools[0].refs[match.pages] == 0).sum())
+        needed = cache.pages_for(0, live.sequence.length) - len(match.pages)
+        total = min(pool.num_pages for pool in cache.pools)
+        return Load(now_s, len(self.running), free - idle_hits, total, needed)
+
+    def admit(self, live: Live, match: Match, tokens: int, now_s: float) -> bool:
+        """Move a waiting request to running if it gets the pages of its share.
+
+        `match` is the request's prefix as of now; its share of `tokens` is computed after it.
+        """
+        holding = self._cache.open(
+            live.id, live.salt, live.sequence, live.request.priority, live.max_length - 1, match,
+            now_s,
+        )  # fmt: skip
+        if holding is None:
+            return False
+        if not self._cache.grow(holding, match.tokens, match.tokens + tokens):
+            self._cache.close(holding, now_s)
+            return False
+        live.holding, live.computed = holding, match.tokens
+        self.waiting.remove(live)
+        self.running[live.id] = live
+        if live.view.admission is None:
+            live.view.admission = self._admissions
+            self._admissions += 1
+            live.record.admitted_s = now_s
+            live.record.cached_tokens = match.tokens
+        live.record.status = Status.RUNNING
+        self.counters.admissions += 1
+        return True
+
+    def preempt_for(self, needy: Live, now_s: float) -> Live | None:
+        """Choose a victim for `needy` and take its pages; None if there is nobody to choose."""
+        oldest = min(self.running.values(), key=_age)
+        candidates = [v for v in self.running.values() if v is not oldest and not v.in_flight]
+        if not candidates:
+            return None
+        for live in candidates:
+            live.refresh_view()
+        chosen = self.policies.victim.choose([live.view for live in candidates])
+        victim = self.running.get(chosen)
+        if victim not in candidates:
+            raise ContractError(
+                f"{type(self.policies.victim).__name__} chose {chosen}, no candidate"
+            )
+        assert victim.holding is not None
+        self._cache.close(victim.holding, now_s)
+        victim.holding, victim.computed, victim.draft = None, 0, NO_DRAFT
+        del self.running[victim.id]
+        victim.record.status = Status.PREEMPTED
+        victim.record.preemptions += 1
+        victim.view.preemptions += 1
+        victim.refresh_view()
+        self.counters.preemptions += 1
+        self.enqueue(victim)
+        return victim
+
+    def no_progress(self, live: Live) -> ContractError:
+        """The error of an engine whose allocator cannot serve its only request."""
+        names = ", ".join(type(pool.allocator).__name__ for pool in self._cache.pools)
+        return ContractError(
+            f"{names} cannot give request {live.request.index} the pages of its next tokens "
+            "although nobody else runs"
+        )
+
+
+def _age(live: Live) -> int:
+    assert live.view.admission is not None
+    return live.view.admission
