@@ -5,7 +5,7 @@ this request against its committed context". R rows, T tokens, P pages in a tabl
 """
 
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import NamedTuple, NewType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,8 +86,7 @@ class Batch:
         return int(self.row_offsets[-1])
 
 
-@dataclass(frozen=True)
-class RowSampling:
+class RowSampling(NamedTuple):
     """How one row's tokens are drawn: the request's parameters, seed and what may follow."""
 
     params: SamplingParams

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.kv_cache import Holding
-from interlock.core.request import Request, RequestId, RequestRecord, Status
+from interlock.core.request import Request, RequestId, RequestRecord
 from interlock.core.scheduler import RequestView
 from interlock.core.token_sequence import TokenSequence
 
@@ -42,7 +42,7 @@ class Live:
     @property
     def ended(self) -> bool:
         """True once its record is final."""
-        return self.record.status in _FINAL
+        return self.record.finish_reason is not None
 
     def refresh_view(self) -> None:
         """Bring the policies' view up to date."""
@@ -50,9 +50,6 @@ class Live:
         view.total_tokens = self.sequence.length
         view.pending = self.sequence.length - self.computed
         view.pages = self.holding.counts[0] if self.holding else 0
-
-
-_FINAL = frozenset({Status.FINISHED, Status.ABORTED, Status.FAILED})
 
 
 @dataclass(slots=True, eq=False)
