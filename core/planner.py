@@ -119,6 +119,9 @@ class Planner:
             if self._drafts.host is not None:
                 tokens = live.sequence.slice(0, live.sequence.length)
                 draft = self._drafts.host.propose(tokens, limit)
+                if not isinstance(draft, Draft):
+                    found = type(draft).__name__
+                    raise ContractError(f"{self._drafts.name} proposed a {found}, not a Draft")
             draft = shorten(draft, limit)
             if draft.tokens:
                 drafts[live.id] = draft

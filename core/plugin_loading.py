@@ -101,11 +101,19 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
         for group in call():
             for item in group:
                 found.append(item)
+    _check(contribution)
+
+
+def _check(contribution: Contribution) -> None:
+    """Raise what is wrong with it, as ValueError or TypeError."""
     for component in contribution.components:
         _check_component(component)
     for family in contribution.families:
         if not isinstance(family, ModelFamily):
             raise TypeError(f"interlock_model_families gave {family!r}, not a ModelFamily")
+    for folder in contribution.config_dirs:
+        if not isinstance(folder, str):
+            raise TypeError(f"interlock_config_dirs gave {folder!r}, not a text")
     names = [(component.seam, component.name) for component in contribution.components]
     for seam, name in names:
         if names.count((seam, name)) > 1:

@@ -84,7 +84,7 @@ class _Candidate:
         found: dict[Identity, str] = {}
         for source, requirements in self._requirements():
             for number, requirement in enumerate(requirements):
-                reason = requirement(composition)
+                reason = _answer(source, requirement, composition)
                 if reason is not None:
                     found[source, number] = reason
         return found
@@ -230,6 +230,13 @@ def _resolved(config: EngineConfig, best: _Candidate) -> EngineConfig:
         dtype=best.dtype,
         choices={seam: Choice(c.component.name, c.config) for seam, c in best.chosen.items()},
     )
+
+
+def _answer(source: str, requirement: Requirement, composition: Composition) -> str | None:
+    try:
+        return requirement(composition)
+    except Exception as error:
+        raise PluginError(f"{source} cannot judge a composition: {cause_of(error)}") from error
 
 
 def _asked(

@@ -54,7 +54,7 @@ def row_sampling(row: PlannedRow) -> RowSampling:
 def check_draft(draft: Draft, vocab_size: int, drafter: str) -> None:
     """Raise ContractError, naming the drafter, unless this is a chain or tree of tokens."""
     parents = draft.parents
-    sound = all(0 <= token < vocab_size for token in draft.tokens)
+    sound = all(isinstance(t, int | np.integer) and 0 <= t < vocab_size for t in draft.tokens)
     if parents is not None:
         sound = sound and len(parents) == len(draft.tokens)
         sound = sound and all(-1 <= parent < node for node, parent in enumerate(parents))

@@ -34,8 +34,10 @@ class TokenSequence:
         self.length = end
 
     def slice(self, start: int, end: int) -> Ints:
-        """Tokens of entries start .. end - 1 (zeros inside a hashed prompt)."""
-        return self._tokens[start:end]
+        """Tokens of entries start .. end - 1 (zeros inside a hashed prompt), not to be written."""
+        tokens = self._tokens[start:end]
+        tokens.flags.writeable = False
+        return tokens
 
     def last(self) -> int:
         """The newest token."""
@@ -54,7 +56,7 @@ class TokenSequence:
         size, width = self._page_size, self._page_size + self._lookback
         if end_page <= first_page:
             return np.empty((0, width), dtype=np.int64)
-        covered = self._tokens[first_page * size : (end_page - 1) * size + width]
+        covered = self.slice(first_page * size, (end_page - 1) * size + width)
         if self._lookback == 0:
             return covered.reshape(-1, size)
         return np.lib.stride_tricks.sliding_window_view(covered, width)[::size]

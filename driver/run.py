@@ -14,7 +14,7 @@ from interlock.core.assemble import build_engine
 from interlock.core.clock import ReplayClock
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
-from interlock.core.errors import ConfigError, InterlockError
+from interlock.core.errors import ConfigError, ContractError, InterlockError
 from interlock.core.metrics import summarize
 from interlock.core.read_config import read_config
 from interlock.core.registry import load_registry
@@ -108,7 +108,14 @@ def make_entries(config: EngineConfig, engine: Engine) -> Entries:
         encode=codec.encode if codec else None,
         apply_chat_template=codec.encode_chat if codec else None,
     )
-    return workload.requests(context)
+    entries = workload.requests(context)
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, Request | BadRequest) or entry.index != place:
+            raise ContractError(
+                f"{type(workload).__name__}.requests gave {entry!r} at place {place}, where a "
+                f"Request or BadRequest of index {place} belongs"
+            )
+    return entries
 
 
 def serve(
