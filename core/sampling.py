@@ -167,8 +167,8 @@ def _mass(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         logits_NV = logits_NV.masked_fill(~keep_NV, -torch.inf)
     # The largest logit is subtracted first: the quotient by a tiny temperature cannot overflow up.
     mass_NV = logits_NV - logits_NV.amax(-1, keepdim=True)
-    smallest = torch.finfo(logits_NV.dtype).tiny
-    temperatures = [max(p.temperature, smallest) for p in params]
+    limits = torch.finfo(logits_NV.dtype)  # beyond them -inf / inf would be NaN
+    temperatures = [min(max(p.temperature, limits.tiny), limits.max) for p in params]
     scale_N1 = torch.tensor(temperatures, dtype=logits_NV.dtype, device=device)[:, None]
     mass_NV.div_(scale_N1).exp_()  # in place: fresh memory costs more than the arithmetic
     cut = [row for row, p in enumerate(params) if p.top_p < 1]

@@ -1,4 +1,5 @@
 import math
+import sys
 
 import pytest
 import torch
@@ -91,6 +92,16 @@ BAD = {
     "a logit is +inf": [0.0, math.inf, -math.inf, 1.0],
     "all logits are -inf": [-math.inf] * 4,
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_huge_temperature_draws_evenly_from_what_the_filters_leave(dtype):
+    row = torch.tensor([[0.0, 3.0, 1.0, -2.0, -math.inf]], dtype=dtype)
+    for temperature in (1e38, 1e39, sys.float_info.max):
+        params = [SamplingParams(temperature=temperature, top_k=2)]
+        rows = SampledRows(row, params, [5], [7])
+        assert rows.laws().tolist() == [[0, 0.5, 0.5, 0, 0]]
+        assert rows.sample()[0] in (1, 2)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
