@@ -32,7 +32,8 @@ class AttentionBatch:
     positions: tuple[int, ...]
     positions_T: "Tensor"
     page_tables: tuple["Tensor", ...]
-    """Per page table: int64 [R, pages]; entries past a row's pages are 0 and never read."""
+    """Per page table: int64 [R, pages]. For pages that a row does not have (past its last one, or
+    fallen out of a window) any page id may stand there: what it holds must not be read."""
     page_size: int
     tree_masks: Mapping[int, "Tensor"]
 

@@ -4,7 +4,7 @@ Prefill, chunked prefill, decode and verification are one kind of row: "run thes
 this request against its committed context". R rows, T tokens, P pages in a table row.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 import numpy as np
@@ -132,7 +132,6 @@ class StepResult:
     step_id: int
     rows: list[RowResult]
     duration_s: float | None = None
-    counters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from interlock.core.batch import (
 from interlock.core.errors import ContractError, RequestError
 from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
+from interlock.core.ledger import StepLedger
 from interlock.core.live import Live, PlannedRow
-from interlock.core.metrics import StepLedger
 from interlock.core.planner import DraftRules, Planner
 from interlock.core.queues import Policies, Queues
 from interlock.core.request import (

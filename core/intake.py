@@ -98,7 +98,6 @@ def _uses(request: Request, feature: RequestFeature) -> bool:
     sampling = request.sampling
     used = {
         "logprobs": sampling.logprobs is not None,
-        "token ids": bool(request.prompt_token_ids),
         "a prompt of block ids": request.hashed_prompt is not None,
     }
     return used[feature]

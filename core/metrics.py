@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from interlock.core.latency import Latencies, latencies, pooled, statistics_ms
-from interlock.core.ledger import StepLedger as StepLedger
+from interlock.core.ledger import StepLedger
 from interlock.core.request import RequestRecord, Status
 from interlock.core.settings import LimitsConfig
 

@@ -74,11 +74,6 @@ class Planes:
                 for plane in self.of_layer[layer].values():
                     plane[target] = plane[source]
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes allocated."""
-        return sum(t.nbytes for planes in self.of_layer.values() for t in planes.values())
-
 
 def attention_batch(batch: Batch, device: torch.device) -> AttentionBatch:
     """The attention view of a step's batch."""

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NewType
 
@@ -82,8 +82,8 @@ class Request:
     """One prompt and how to continue it.
 
     `index` is its place in the workload (and in the records), `arrival_s` its scheduled arrival on
-    the run's clock. Either `prompt_token_ids` or `hashed_prompt` is set. `output_tokens` fixes the
-    output length where the executor does not compute real tokens.
+    the run's clock. A larger `priority` is more important. Either `prompt_token_ids` or
+    `hashed_prompt` is set; `prompt_text` is what the ids were encoded from, for reports.
     """
 
     index: int
@@ -99,10 +99,6 @@ class Request:
     def num_prompt_tokens(self) -> int:
         """Length of the prompt in tokens."""
         return self.hashed_prompt.num_tokens if self.hashed_prompt else len(self.prompt_token_ids)
-
-    def with_seed(self, seed: int) -> "Request":
-        """The same request with its sampling seed fixed."""
-        return replace(self, sampling=replace(self.sampling, seed=seed))
 
 
 class Status(Enum):

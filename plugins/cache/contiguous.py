@@ -30,8 +30,6 @@ class ContiguousAllocator(KVAllocator):
 
     reserves = True
 
-    reserves = True
-
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         # Free runs [start, end), sorted, never touching each other.
