@@ -68,7 +68,12 @@ class CachedRuns:
             node = node.parent
 
     def unpinned(self, last: PageId, now_s: float) -> None:
-        """A request let go of the prefix that ends at `last`, which was in use until now."""
+        """A request let go of the prefix that ends at `last`, which was in use until now.
+
+        Pages that others added to the same run were not: they part from it, and if they are a
+        candidate, keep the times that the policy ranked them by.
+        """
+        self.index.isolate(last)
         run = self._run_of(last)
         node: Run | None = run
         while node is not None:

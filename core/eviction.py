@@ -11,7 +11,9 @@ class EvictionPolicy(ABC):
     """Ranks candidate runs. A run is a candidate between `add` and the next `discard` or `choose`.
 
     The core tells the policy about history through `used` and `forgotten` and keeps the statistics
-    in the run itself (`created_s`, `last_used_s`, `uses`, `depth_pages`, `len(run.pages)`).
+    in the run itself (`created_s`, `last_used_s`, `uses`, `depth_pages`, `len(run.pages)`). While
+    a run is a candidate its times and counts stand still; when it is split, it keeps the tail:
+    fewer pages, at a greater depth.
     """
 
     @abstractmethod
@@ -43,7 +45,7 @@ class EvictionPolicy(ABC):
 class RankedEviction(EvictionPolicy):
     """Base of policies that are one total order: lowest `rank` goes first, ties by age of entry.
 
-    A rank is read when a run becomes a candidate and must not change while it is one. O(log n).
+    A rank is read when a run becomes a candidate, and holds until it is none. O(log n).
     """
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class EvictionContract:
 
 
 class _Machine(RuleBasedStateMachine):
-    """The model: the set of candidates. Statistics change only while a run is none, as in use."""
+    """The model: the set of candidates. As in use, times and counts of a candidate stand still."""
 
     def __init__(self, policy: EvictionPolicy) -> None:
         super().__init__()
@@ -166,6 +166,13 @@ class _Machine(RuleBasedStateMachine):
         run.last_used_s, run.uses = self.now_s, run.uses + 1
         self.policy.used(run)
         self.pinned.append(run)
+
+    @precondition(lambda self: any(len(run.pages) > 1 for run in self.candidates))
+    @rule(data=strategies.data())
+    def split(self, data: Any) -> None:
+        long = [run for run in self.candidates if len(run.pages) > 1]
+        run = long[data.draw(strategies.integers(0, len(long) - 1))]
+        run.pages, run.depth_pages = run.pages[1:], run.depth_pages + 1
 
     @rule(whole=strategies.booleans())
     def evict(self, whole: bool) -> None:
