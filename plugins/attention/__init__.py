@@ -1,49 +1,48 @@
 """Built-in components: attention."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from interlock.core.capabilities import Capability, ServesAttention, ServesTrees, ServesWindows
+from interlock.core.closest import unknown_name
 from interlock.core.component import Component
+from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
+from interlock.core.options import option
 
-SEAM = "attention"
-
-
-@dataclass
-class AutoConfig:
-    """The first automatic backend that serves every layer of the model."""
-
-    name: str = "auto"
+FORMS = ("cost", "absorbed", "expanded")
+"""How attention=mla computes a row."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReferenceConfig:
     """The naive oracle: one query at a time, from the formula. Slow."""
 
     name: str = "reference"
 
 
-@dataclass
+@dataclass(frozen=True)
 class GqaConfig:
     """Multi-head, grouped-query and multi-query attention over K and V planes."""
 
     name: str = "gqa"
 
 
-@dataclass
+@dataclass(frozen=True)
 class MlaConfig:
     """Multi-head latent attention over one plane of latents."""
 
     name: str = "mla"
-    form: str = field(
-        default="cost",
-        metadata={
-            "help": "cost: fewest multiplications per request and step; absorbed: queries are "
-            "taken into latent space; expanded: latents are expanded to heads"
-        },
+    form: str = option(
+        "cost",
+        "cost: fewest multiplications per request and step; absorbed: queries are "
+        "taken into latent space; expanded: latents are expanded to heads",
     )
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise ConfigError(unknown_name("form", self.form, FORMS))
 
 
 def _serves_both(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
@@ -60,31 +59,20 @@ def _serves_latent(_config: Any, _model: ModelDescription | None) -> Iterable[Ca
 
 def components() -> list[Component]:
     """Every attention backend of this group."""
+    here = "interlock.plugins.attention"
     return [
         Component(
-            SEAM,
-            "reference",
-            ReferenceConfig,
-            "interlock.plugins.attention.reference:build",
-            "the naive oracle for every form, one query at a time",
-            provides=_serves_both,
+            "attention", "reference", ReferenceConfig, f"{here}.reference:build",
+            "the naive oracle for every form, one query at a time", provides=_serves_both,
         ),
         Component(
-            SEAM,
-            "gqa",
-            GqaConfig,
-            "interlock.plugins.attention.gqa:build",
-            "multi-head, grouped-query and multi-query attention",
-            provides=_serves_heads,
+            "attention", "gqa", GqaConfig, f"{here}.gqa:build",
+            "multi-head, grouped-query and multi-query attention", provides=_serves_heads,
             automatic=True,
         ),
         Component(
-            SEAM,
-            "mla",
-            MlaConfig,
-            "interlock.plugins.attention.mla:build",
-            "multi-head latent attention, absorbed or expanded by cost",
-            provides=_serves_latent,
+            "attention", "mla", MlaConfig, f"{here}.mla:build",
+            "multi-head latent attention, absorbed or expanded by cost", provides=_serves_latent,
             automatic=True,
         ),
-    ]
+    ]  # fmt: skip

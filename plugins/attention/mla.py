@@ -5,24 +5,20 @@ N and P the parts of a head without and with rotary embedding, V value head size
 """
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
-from interlock.core.closest import unknown_name
 from interlock.core.component import BuildContext
-from interlock.core.errors import ConfigError
 from interlock.core.model import AttentionInput, AttentionSpec, LatentInput, cache_groups_of
 from interlock.plugins.attention import MlaConfig
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
-
-FORMS = ("cost", *get_args(MlaForm))
 
 
 class MlaPlan(PagedPlan):
@@ -37,9 +33,9 @@ class MlaPlan(PagedPlan):
         """Indexes of the rows that run in this form."""
         if spec not in self._rows_of:
             chosen: dict[MlaForm, list[int]] = {"absorbed": [], "expanded": []}
+            forced: dict[str, MlaForm] = {"absorbed": "absorbed", "expanded": "expanded"}
             for row in self.rows(spec.window):
                 cheaper = cheaper_form(spec, row.new, row.start, row.span)
-                forced: dict[str, MlaForm] = {"absorbed": "absorbed", "expanded": "expanded"}
                 chosen[forced.get(self._form, cheaper)].append(row.index)
             self._rows_of[spec] = {name: tuple(rows) for name, rows in chosen.items()}
         return self._rows_of[spec][form]
@@ -52,8 +48,6 @@ class MlaAttention(AttentionBackend):
     """
 
     def __init__(self, form: str = "cost") -> None:
-        if form not in FORMS:
-            raise ConfigError("attention.form: " + unknown_name("MLA form", form, FORMS))
         self.form = form
 
     def cache_groups(

@@ -2,9 +2,11 @@ import pytest
 import torch
 
 from interlock.core.errors import ConfigError
+from interlock.core.hydra_edge import compose
 from interlock.core.model import AttentionSpec
 from interlock.core.testing.attention_oracle import Work
 from interlock.core.testing.attention_scene import Scene
+from interlock.plugins.attention import MlaConfig
 from interlock.plugins.attention.mla import MlaAttention
 from interlock.plugins.attention.mla_cost import (
     absorbed_flops,
@@ -79,5 +81,8 @@ def test_one_step_may_mix_both_forms() -> None:
 
 
 def test_unknown_form_names_the_setting_and_the_closest_match() -> None:
-    with pytest.raises(ConfigError, match=r"attention\.form.*'absorb'; did you mean 'absorbed'"):
-        MlaAttention("absorb")
+    with pytest.raises(ConfigError, match=r"no form named 'absorb'; did you mean 'absorbed'"):
+        MlaConfig(form="absorb")
+    with pytest.raises(ConfigError, match="attention: no form named 'absorb'") as error:
+        compose(["attention=mla", "attention.form=absorb", "cache.page_size=0"])
+    assert len(error.value.problems) == 2
