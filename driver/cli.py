@@ -29,6 +29,8 @@ def main() -> None:
     Status 0 when every run ended, 1 when one could not start or was stopped by an error, 130 after
     Ctrl-C. Problems go to standard error, one a line, without a traceback.
     """
+    # Before torch is imported: spinning threads make it many times slower on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = sys.argv[1:]
     if arguments[:1] == ["run"]:
         arguments = arguments[1:]
@@ -71,6 +73,8 @@ def _show(text: str) -> None:
 def _check(parsed: Namespace, registry: Registry) -> None:
     """Raise ConfigError with everything wrong with the overrides, before Hydra composes."""
     given = [f"--{name.replace('_', '-')}" for name in COMMANDS if getattr(parsed, name)]
+    if parsed.experimental_rerun:
+        raise ConfigError("--experimental-rerun is not supported; rerun=DIR runs a folder again")
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} are different commands; give one of them")
     if parsed.shell_completion or parsed.hydra_help or parsed.config_name or parsed.config_path:
