@@ -5,6 +5,7 @@ This file and cli.py are the only ones that import Hydra or OmegaConf.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -15,7 +16,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -91,6 +92,29 @@ def compose(
     return config
 
 
+def check_sweep(
+    overrides: Sequence[str], registry: Registry, config_folders: Sequence[str | Path] = ()
+) -> None:
+    """Raise ConfigError with what is wrong with every job of a sweep, whatever it sweeps over.
+
+    Swept values are left to their jobs, so that a refused one stops no other; but an unknown key
+    is unknown in all of them.
+    """
+    plan = plan_overrides(overrides, registry, config_folders, sweeps=True)
+    problems = list(plan.problems)
+    plan.refused += [s.key for s in plan.selections if s.sweep is not None]
+    plan.selections = [s for s in plan.selections if s.sweep is None]
+    swept = [replace(s, value=s.sweep[0], sweep=None) for s in plan.values if s.sweep]
+    plan.values = [s for s in plan.values if s.sweep is None]
+    values = _compose_values(plan, config_folders, registry, problems)
+    if values is not None:
+        unknown = [s for s in swept if OmegaConf.select(OmegaConf.create(values), s.key) is None]
+        problems.extend(apply_values(unknown, plan.refused, values))
+        read_config(values, registry, problems)
+    if problems:
+        raise ConfigError(problems)
+
+
 def plan_overrides(
     overrides: Sequence[str],
     registry: Registry,
@@ -118,7 +142,8 @@ def from_hydra(composed: DictConfig, registry: Registry) -> EngineConfig:
 def _parse(text: str, problems: list[str]) -> Setting | None:
     try:
         parsed: Override = OverridesParser.create().parse_override(text)
-        sweep = tuple(parsed.sweep_iterator()) if parsed.is_discrete_sweep() else None
+        listed = parsed.is_discrete_sweep() and not isinstance(parsed.value(), Glob)
+        sweep = tuple(parsed.sweep_iterator()) if listed else None
     except HydraException as error:
         if "=" not in text and not text.startswith("~"):
             problems.append(f"{text!r} is no override; write KEY=VALUE or GROUP=NAME")

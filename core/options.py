@@ -1,6 +1,7 @@
 """Options: dataclass fields with a help line, and the one place that reads plain values."""
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -86,7 +87,8 @@ def convert(hint: Any, value: Any) -> Any:
     """`value` as a value of this type; ValueError when it is none.
 
     Whole numbers are numbers, numbers are text where text is asked for, lists are tuples where a
-    tuple is asked for. Nothing else is converted; true and false are never numbers.
+    tuple is asked for. Nothing else is converted; true and false are never numbers, and numbers
+    are finite (a run's configuration is written as JSON).
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -107,9 +109,9 @@ def convert(hint: Any, value: Any) -> Any:
 
 
 def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    if value is None or any(type(value) is kind for kind in kinds):
-        return _checked(value, value is not None or type(None) in kinds)
-    for kind in kinds:
+    if value is None:
+        return _checked(value, type(None) in kinds)
+    for kind in sorted(kinds, key=lambda kind: type(value) is not kind):  # its own type first
         try:
             return convert(kind, value)
         except ValueError:
@@ -120,7 +122,7 @@ def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
 def _convert_scalar(kind: Any, value: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float:
-        return float(_checked(value, number))
+        return float(_checked(value, number and abs(value) <= sys.float_info.max))
     if kind is int:
         return _checked(value, number and isinstance(value, int))
     if kind is str:
@@ -148,7 +150,7 @@ def describe(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a group of options"
     words = {
-        int: "a whole number", float: "a number", str: "text", bool: "true or false",
+        int: "a whole number", float: "a finite number", str: "text", bool: "true or false",
         type(None): "null", Path: "a path",
     }  # fmt: skip
     return words.get(hint, getattr(hint, "__name__", str(hint)))

@@ -76,6 +76,9 @@ class Vocabulary:
                 f"{setting.text}: nothing can be removed from the configuration; write "
                 f"{setting.key}=VALUE (null or none, where that is a value)"
             )
+        chosen = any(f"{seam}/".startswith(f"{setting.key}/") for seam in SEAMS)
+        if setting.prefix and chosen and not isinstance(setting.value, Mapping):
+            return f"{setting.text}: {setting.key} is chosen already; write it without '+'"
         if setting.package is not None:
             plain = setting.key.split("@")[0]
             return f"{setting.text}: an option has one place; write {plain}=... without '@'"

@@ -1,5 +1,6 @@
 """The configuration of an engine as plain dataclasses: every option, its default and its help."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,10 +34,10 @@ class LimitsConfig:
     e2el_ms: float | None = option(None, "end-to-end latency, milliseconds")
 
     def problems(self) -> Iterator[str]:
-        """Every limit that is not above 0."""
+        """Every limit that is not a finite number above 0."""
         for name, value in vars(self).items():
-            if value is not None and not value > 0:
-                yield f"limits.{name}={value} is not a number above 0, or null"
+            if value is not None and not 0 < value < math.inf:
+                yield f"limits.{name}={value} is not a finite number above 0, or null"
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,7 @@ def _check(parsed: Namespace, registry: Registry) -> None:
         return
     folders = [Path(parsed.config_dir)] if parsed.config_dir else []
     if parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides:
-        problems = hydra_edge.plan_overrides(parsed.overrides, registry, folders, True).problems
-        if problems:
-            raise ConfigError(problems)
+        hydra_edge.check_sweep(parsed.overrides, registry, folders)
     else:
         hydra_edge.compose(parsed.overrides, registry, folders)
 

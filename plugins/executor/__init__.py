@@ -17,6 +17,9 @@ from interlock.core.component import Component
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
 
+MOST_MS = 1e9
+"""Eleven days a step: longer ones add up to times that are no numbers."""
+
 
 @dataclass(frozen=True)
 class TorchConfig:
@@ -43,8 +46,8 @@ class FixedConfig:
 
     def __post_init__(self) -> None:
         for key in ("step_ms", "token_ms", "draft_ms"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise ValueError(f"{key}={getattr(self, key)} is not a finite number >= 0")
+            if not 0 <= getattr(self, key) <= MOST_MS:
+                raise ValueError(f"{key}={getattr(self, key)} is not from 0 to {MOST_MS:g}")
         if not 0 <= self.acceptance <= 1:
             raise ValueError(f"acceptance={self.acceptance} is not a number from 0 to 1")
         if self.step_ms == 0 and self.token_ms == 0:

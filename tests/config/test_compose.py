@@ -91,7 +91,7 @@ def test_all_mistakes_are_reported_at_once():
         "no option of attention=mla named 'heads'",
         "no option of attention=mla named 'rank'",
         "scheduler.budget_tokens=0 is not at least 1",
-        "limits.ttft_ms=0.0 is not a number above 0, or null",
+        "limits.ttft_ms=0.0 is not a finite number above 0, or null",
         "~spec: nothing can be removed from the configuration",
         "cache.eviction='lru' sets no options; to choose a component, write cache/eviction=lru",
     ]
