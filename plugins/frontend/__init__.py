@@ -8,7 +8,9 @@ from interlock.plugins.frontend.configs import (
     PromptsConfig,
     SyntheticConfig,
     TraceConfig,
-    requirements,
+    prompts_requirements,
+    synthetic_requirements,
+    trace_requirements,
 )
 
 
@@ -27,7 +29,7 @@ def components() -> list[Component]:
             build=f"{package}.prompts:build",
             summary="requests from a JSON-lines file",
             provides=_tokens,
-            requires=requirements,
+            requires=prompts_requirements,
         ),
         Component(
             seam="workload",
@@ -36,6 +38,7 @@ def components() -> list[Component]:
             build=f"{package}.synthetic:build",
             summary="length distributions, shared prefixes and an arrival process",
             provides=_tokens,
+            requires=synthetic_requirements,
         ),
         Component(
             seam="workload",
@@ -43,6 +46,6 @@ def components() -> list[Component]:
             config=TraceConfig,
             build=f"{package}.trace:build",
             summary="replay of a Mooncake trace by block hashes, without tokens",
-            requires=requirements,
+            requires=trace_requirements,
         ),
     ]

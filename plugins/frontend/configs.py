@@ -1,19 +1,22 @@
 """The options of the built-in workloads, and what is wrong with a set of them."""
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 from interlock.core.capabilities import Composition, Requirement
 from interlock.core.closest import unknown_name
 from interlock.core.errors import ConfigError
-from interlock.core.options import option
+from interlock.core.options import option, plain
+from interlock.core.request import SamplingParams
 
 LENGTHS = ("constant", "uniform", "lognormal")
 ARRIVALS = ("at_once", "constant", "poisson", "gamma")
 MOONCAKE = "a Mooncake FAST'25 trace (github.com/kvcache-ai/Mooncake, FAST25-release/traces)"
 SOURCES = ("auto", "text", "random")
+DEFAULTS = SamplingParams()
 MOST_TOKENS, MOST_SPREAD = 1_000_000_000, 100.0
 """Beyond any model's length, and within what the length laws can draw."""
 
@@ -117,13 +120,37 @@ class TraceConfig:
         return _missing_path(self.path, MOONCAKE)
 
 
-def requirements(config: PromptsConfig | TraceConfig, _model: Any) -> Iterable[Requirement]:
+def prompts_requirements(config: PromptsConfig, _model: Any) -> Iterable[Requirement]:
     """That a file is named: what has no default can only be asked for when it is chosen."""
     return [partial(_say, problem) for problem in config.missing()]
 
 
+def synthetic_requirements(_config: SyntheticConfig, _model: Any) -> Iterable[Requirement]:
+    """That no setting is given whose place is taken by an option of the workload."""
+    instead = {"max_tokens": "workload.output_tokens", "ignore_eos": "workload.ignore_eos"}
+    return [partial(_unused, key, f"set {other}") for key, other in instead.items()]
+
+
+def trace_requirements(config: TraceConfig, _model: Any) -> Iterable[Requirement]:
+    """That a file is named, and no setting for tokens that nobody draws."""
+    unused = [field.name for field in fields(SamplingParams) if field.name != "seed"]
+    why = "its requests run to their recorded lengths without tokens; leave it out"
+    missing = [partial(_say, problem) for problem in config.missing()]
+    return [*missing, *(partial(_unused, key, why) for key in unused)]
+
+
 def _say(problem: str, _composition: Composition) -> str:
     return problem
+
+
+def _unused(key: str, instead: str, composition: Composition) -> str | None:
+    """Why sampling.<key>, if it was changed, would do nothing with the chosen workload."""
+    default = plain(getattr(DEFAULTS, key))
+    value = composition.settings.get(f"sampling.{key}", default)
+    if value == default:
+        return None
+    chosen, _ = composition.chosen["workload"]
+    return f"workload={chosen} would not use sampling.{key}={json.dumps(value)}: {instead}"
 
 
 def _refuse(*problems: str) -> None:

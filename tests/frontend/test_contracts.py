@@ -4,6 +4,9 @@ import pytest
 
 from interlock.core.capabilities import CarriesTokens
 from interlock.core.component import BuildContext
+from interlock.core.hydra_edge import compose
+from interlock.core.registry import load_registry
+from interlock.core.resolver import describe_models, resolve
 from interlock.core.testing.workload_contract import WorkloadContract, byte_context
 from interlock.core.workload import Workload
 from interlock.plugins.frontend import components
@@ -68,6 +71,29 @@ def test_only_workloads_with_tokens_declare_them():
         for name, component in BY_NAME.items()
     }
     assert declared == {"prompts": True, "synthetic": True, "trace": False}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "instead"),
+    [
+        (["sampling.max_tokens=5"], "set workload.output_tokens"),
+        (["sampling.ignore_eos=true"], "set workload.ignore_eos"),
+        (["workload=trace", "workload.path=x", "sampling.stop_token_ids=[3]"], "leave it out"),
+        (["workload=trace", "workload.path=x", "sampling.temperature=0.5"], "leave it out"),
+    ],
+)
+def test_a_setting_that_the_workload_would_not_use_is_refused(overrides, instead):
+    config = compose(["executor=fixed", "cache=none", *overrides])
+    registry = load_registry()
+    (problem,) = resolve(config, registry, describe_models(config, registry)).problems
+    assert overrides[-1] in problem.reason
+    assert instead in problem.reason
+
+
+def test_settings_that_every_workload_uses_are_accepted():
+    config = compose(["sampling.temperature=0.5", "sampling.seed=3", "sampling.max_tokens=64"])
+    registry = load_registry()
+    assert not resolve(config, registry, describe_models(config, registry)).problems
 
 
 def test_every_option_has_a_help_line_and_a_default():
