@@ -133,6 +133,18 @@ class AttentionContract:
             for first, second in zip(*outputs, strict=True):
                 torch.testing.assert_close(first, second, rtol=0, atol=scene.tolerance)
 
+    def test_a_backend_keeps_nothing_between_steps(self) -> None:
+        """One instance serves two caches in turn, with steps of equal shape over other pages."""
+        for specs in self.specs():
+            backend = self.make()
+            scenes = [
+                Scene(backend, specs, (9, 4), device=self.device, page_seed=seed) for seed in (1, 2)
+            ]
+            for scene in scenes:
+                scene.check_step(Work(0, 8), Work(1, 3))
+            for scene in scenes:
+                scene.check_step(Work(0, 1), Work(1, 1))
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_narrow_dtypes_stay_within_their_rounding(self, dtype: torch.dtype) -> None:
         """Inputs of fp32 and bf16, accumulated in at least fp32."""
