@@ -14,7 +14,7 @@ from interlock.core.assemble import build_engine
 from interlock.core.clock import ReplayClock
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
-from interlock.core.errors import ConfigError, ContractError, InterlockError
+from interlock.core.errors import ConfigError, ContractError, InterlockError, RunFolderError
 from interlock.core.metrics import summarize
 from interlock.core.read_config import read_config
 from interlock.core.registry import load_registry
@@ -49,8 +49,7 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     replayed = None
     if config.rerun is not None:
         _refuse_beside_rerun(overrides)
-        replayed = read_run(Path(config.rerun).expanduser())
-        read_requests(replayed.directory)  # what it will be compared with, before it runs
+        replayed = _recorded_run(config.rerun)
         config = dataclasses.replace(recorded_config(replayed), progress=config.progress)
     console = ReportConsole()
     clock = None
@@ -73,6 +72,16 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     return 0
 
 
+def _recorded_run(folder: str) -> SavedRun:
+    """A run's folder, whole; ConfigError for one that is not."""
+    try:
+        saved = read_run(Path(folder).expanduser())
+        read_requests(saved.directory)  # what the rerun will be compared with
+    except RunFolderError as error:
+        raise ConfigError(f"rerun={folder}: {error}") from error
+    return saved
+
+
 def _refuse_beside_rerun(overrides: Sequence[str]) -> None:
     """The configuration of a rerun is the recorded one: what else was asked for is not done."""
     kept = ("rerun", "progress", "hydra")
@@ -87,12 +96,13 @@ def _refuse_beside_rerun(overrides: Sequence[str]) -> None:
 def recorded_config(saved: SavedRun) -> EngineConfig:
     """The configuration of a saved run, with the thread count it really had."""
     problems: list[str] = []
-    config = read_config(saved.config, load_registry(), problems)
+    device = saved.manifest.get("device")
+    ran = device.items() if isinstance(device, dict) else ()
+    threads = {key: value for key, value in ran if key == "threads"}
+    config = read_config(saved.config | threads, load_registry(), problems)
     if config is None:
         raise ConfigError([f"rerun={saved.directory}: {problem}" for problem in problems])
-    device = saved.manifest.get("device")
-    threads = device.get("threads") if isinstance(device, dict) else config.threads
-    return dataclasses.replace(config, threads=threads)
+    return config
 
 
 def make_entries(config: EngineConfig, engine: Engine) -> Entries:
