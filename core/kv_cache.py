@@ -294,3 +294,6 @@ class KVCache:
                 np.add.at(refs, self.tables[table][holding.slot, first:end], 1)
             assert bool((refs == pool.refs).all()), f"references of table {table} are stale"
         self.runs.check_integrity()
+        indexed = set(np.flatnonzero(self.pools[0].kept).tolist())
+        for window in self.windows.values():
+            window.check_integrity(indexed)

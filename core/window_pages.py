@@ -76,6 +76,20 @@ class WindowPages:
             if page != NONE:
                 self._drop(page)
 
+    def check_integrity(self, indexed: set[int]) -> None:
+        """Assert that companions and anchors mirror each other and that idle ones are known."""
+        anchors = np.flatnonzero(self._companion != NONE)
+        pages = self._companion[anchors]
+        assert bool((self._anchor[pages] == anchors).all()), "a companion has another anchor"
+        assert np.count_nonzero(self._anchor != NONE) == len(anchors), (
+            "an anchor lost its companion"
+        )
+        assert set(anchors.tolist()) <= indexed, "a companion outlived its anchor"
+        kept, refs = self._pool.kept, self._pool.refs
+        assert set(np.flatnonzero(kept).tolist()) == set(pages.tolist()), "kept pages are stale"
+        idle = set(np.flatnonzero(kept & (refs == 0)).tolist())
+        assert idle <= set(self._idle), "an idle companion can never be dropped"
+
     def _drop(self, page: int) -> None:
         self._companion[self._anchor[page]] = NONE
         self._anchor[page] = NONE
