@@ -1,29 +1,25 @@
 """One run: a workload through an engine, with progress, a report and a run folder."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
 
 from interlock.core.assemble import build_engine
-from interlock.core.clock import ReplayClock
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
-from interlock.core.errors import ConfigError, ContractError, InterlockError, RunFolderError
+from interlock.core.errors import ContractError
 from interlock.core.metrics import summarize
-from interlock.core.read_config import read_config
-from interlock.core.registry import load_registry
 from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig, to_plain
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
 from interlock.driver.interrupts import Interrupts
-from interlock.driver.manifest import manifest, workload_hash
+from interlock.driver.manifest import manifest
 from interlock.driver.peak import measure_cpu_bandwidth
 from interlock.driver.report import (
     Progress,
@@ -32,7 +28,8 @@ from interlock.driver.report import (
     Sample,
     print_report,
 )
-from interlock.driver.run_folder import SavedRun, read_requests, read_run, write_run
+from interlock.driver.rerun import Rerun, verdict
+from interlock.driver.run_folder import write_run
 from interlock.driver.weight_bytes import weight_bytes
 
 Entries = list[Request | BadRequest]
@@ -46,23 +43,15 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
             broke its contract on the way; the message names it.
         KeyboardInterrupt: Ctrl-C ended it early; folder and report tell what was done.
     """
-    replayed = None
-    if config.rerun is not None:
-        _refuse_beside_rerun(overrides)
-        replayed = _recorded_run(config.rerun)
-        config = dataclasses.replace(recorded_config(replayed), progress=config.progress)
-    console = ReportConsole()
-    clock = None
+    replayed = Rerun.of(config.rerun, overrides) if config.rerun is not None else None
     if replayed is not None:
-        clock = ReplayClock([t for s in replayed.steps for t in (s.now_s, s.end_s)])
-    engine = build_engine(config, clock=clock)
+        config = dataclasses.replace(replayed.config(), progress=config.progress)
+    console = ReportConsole()
+    engine = build_engine(config, clock=replayed.clock() if replayed else None)
     entries = make_entries(config, engine)
-    if replayed is not None and workload_hash(entries) != replayed.manifest.get("workload_sha256"):
-        raise InterlockError(
-            f"rerun={replayed.directory}: the workload is not the recorded one; its file, the "
-            "model's files or the program have changed since"
-        )
-    steps = len(replayed.steps) if replayed else None
+    if replayed is not None:
+        replayed.require_same_workload(entries)
+    steps = len(replayed.saved.steps) if replayed else None
     with Interrupts() as interrupts:
         records = serve(engine, entries, config.progress, steps, lambda: interrupts.asked)
     Run(config, engine, entries, records, list(overrides), replayed).finish(console, run_dir)
@@ -70,39 +59,6 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     if interrupts.asked:
         raise KeyboardInterrupt
     return 0
-
-
-def _recorded_run(folder: str) -> SavedRun:
-    """A run's folder, whole; ConfigError for one that is not."""
-    try:
-        saved = read_run(Path(folder).expanduser())
-        read_requests(saved.directory)  # what the rerun will be compared with
-    except RunFolderError as error:
-        raise ConfigError(f"rerun={folder}: {error}") from error
-    return saved
-
-
-def _refuse_beside_rerun(overrides: Sequence[str]) -> None:
-    """The configuration of a rerun is the recorded one: what else was asked for is not done."""
-    kept = ("rerun", "progress", "hydra")
-    others = [text for text in overrides if re.split(r"[=./@]", text.lstrip("+~"))[0] not in kept]
-    if others:
-        raise ConfigError(
-            f"rerun= takes the recorded configuration and nothing else; leave out "
-            f"{' '.join(others)}, or leave out rerun= for a new run"
-        )
-
-
-def recorded_config(saved: SavedRun) -> EngineConfig:
-    """The configuration of a saved run, with the thread count it really had."""
-    problems: list[str] = []
-    device = saved.manifest.get("device")
-    ran = device.items() if isinstance(device, dict) else ()
-    threads = {key: value for key, value in ran if key == "threads"}
-    config = read_config(saved.config | threads, load_registry(), problems)
-    if config is None:
-        raise ConfigError([f"rerun={saved.directory}: {problem}" for problem in problems])
-    return config
 
 
 def make_entries(config: EngineConfig, engine: Engine) -> Entries:
@@ -190,7 +146,7 @@ class Run:
     entries: Entries
     records: list[RequestRecord]
     overrides: list[str]
-    replayed: SavedRun | None
+    replayed: Rerun | None
 
     def finish(self, console: Console, run_dir: Path) -> None:
         """Write the run folder, then print the report."""
@@ -210,7 +166,7 @@ class Run:
             inert=inert(engine),
         )
         if self.replayed is not None:
-            found["rerun"] = self.compare(self.replayed)
+            found["rerun"] = self.replayed.compare(engine.decisions, self.records)
         decode = codec.decode if codec else None
         write_run(run_dir, self.entries, self.records, summary, found, engine.decisions, decode)
         try:
@@ -233,10 +189,10 @@ class Run:
             sample=self.sample(),
         )
         if self.replayed is not None:
-            console.print(_verdict(found["rerun"]), markup=False)
+            console.print(verdict(found["rerun"]), markup=False)
 
     @property
-    def clock(self) -> Any:
+    def clock(self) -> Literal["wall", "virtual"]:
         """Which clock the times are on."""
         return "virtual" if self.engine.executor.virtual else "wall"
 
@@ -266,34 +222,3 @@ class Run:
                 prompt = entry.prompt_text or codec.decode(entry.prompt_token_ids)
                 return Sample(record.index, prompt, codec.decode(record.output_token_ids))
         return None
-
-    def compare(self, saved: SavedRun) -> dict[str, Any]:
-        """Whether the replay made the recorded decisions and tokens; the first difference."""
-        differing = [
-            step.step
-            for step, recorded in zip(self.engine.decisions, saved.steps, strict=False)
-            if step.rows != recorded.rows
-        ]
-        tokens = {
-            line.get("index"): line.get("output_token_ids")
-            for line in read_requests(saved.directory)
-        }
-        changed = [r.index for r in self.records if r.output_token_ids != tokens.get(r.index)]
-        steps_equal = not differing and len(self.engine.decisions) == len(saved.steps)
-        return {
-            "of": str(saved.directory),
-            "same_decisions": steps_equal,
-            "first_differing_step": differing[0] if differing else None,
-            "same_tokens": not changed,
-            "differing_requests": changed,
-        }
-
-
-def _verdict(comparison: dict[str, Any]) -> str:
-    if comparison["same_decisions"] and comparison["same_tokens"]:
-        return f"rerun of {comparison['of']}: the same decisions and the same tokens"
-    return (
-        f"rerun of {comparison['of']} DIFFERS: first differing step "
-        f"{comparison['first_differing_step']}, requests with other tokens: "
-        f"{comparison['differing_requests'] or 'none'}"
-    )
