@@ -47,8 +47,13 @@ def assemble(overrides: Sequence[str] = (), registry: Registry | None = None) ->
         ConfigError: every problem of the configuration at once.
         CheckpointError: the model's files are not what they should be.
     """
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides={overrides!r} is one text; give a list of them")
     registry = registry or load_registry()
-    return build_engine(compose(overrides, registry), registry)
+    config = compose(overrides, registry)
+    if config.rerun is not None:
+        raise ConfigError(f"rerun={config.rerun}: only the command line runs a run again")
+    return build_engine(config, registry)
 
 
 def build_engine(

@@ -66,7 +66,8 @@ class Engine:
         its reason in the finished record; it is never an exception here.
 
         Raises:
-            ValueError: text without a tokenizer.
+            ValueError: text without a tokenizer, or that cannot be encoded.
+            TypeError: sampling that is no SamplingParams.
         """
         request_id = RequestId(self._next_id)
         self._next_id += 1
@@ -74,6 +75,8 @@ class Engine:
             request = self._make_request(request, sampling or SamplingParams(), request_id)
         elif sampling is not None:
             request = replace(request, sampling=sampling)
+        if not isinstance(request.sampling, SamplingParams):
+            raise TypeError(f"sampling={request.sampling!r} is not a SamplingParams")
         heapq.heappush(self._pending, (due_s(request), request_id, request))
         return request_id
 

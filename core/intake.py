@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from interlock.core.kv_cache import KVCache
-from interlock.core.request import Request, refuse
+from interlock.core.request import HashedPrompt, Request, refuse
 
+HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
 RequestFeature = str
 """A request feature that a composition may lack, with the reason: {"logprobs": "executor=..."}."""
 
@@ -80,10 +81,21 @@ def _malformed(request: Request) -> list[str]:
         ("arrival_s", "a finite number of seconds", due_s(request) == request.arrival_s),
         ("priority", "an integer", _is_int(request.priority)),
         ("tenant", "a text", isinstance(request.tenant, str)),
+        ("hashed_prompt", HASHED, request.hashed_prompt is None or _whole(request.hashed_prompt)),
     ]
     return [
-        f"{name}={getattr(request, name)!r} is not {what}" for name, what, ok in checks if not ok
+        f"{name}={getattr(request, name)!r:.100} is not {what}"
+        for name, what, ok in checks
+        if not ok
     ]
+
+
+def _whole(prompt: HashedPrompt) -> bool:
+    """Whether every token has a block, and every block's tokens fit in a word of a page's key."""
+    size, ids = prompt.block_tokens, prompt.block_ids
+    if not _is_int(size) or size < 1 or len(ids) * size < prompt.num_tokens:
+        return False
+    return all(_is_int(one) and 0 <= one < 2**63 // size for one in ids)
 
 
 def _is_int(value: Any) -> bool:

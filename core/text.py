@@ -70,9 +70,13 @@ class TextCodec:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; begin and end tokens only where tokenizer.json's post-processor adds them.
 
-        Rendered chats contain their special tokens: encode those without adding more.
+        Rendered chats contain their special tokens: encode those without adding more. ValueError
+        for what is no text (half a surrogate pair is none).
         """
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        except TypeError as error:
+            raise ValueError(f"not a text that can be encoded: {text!r:.80}") from error
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of these ids; bytes that are no UTF-8 read as U+FFFD."""
@@ -85,8 +89,6 @@ class TextCodec:
         """
         if self.chat_template is None:
             raise ConfigError("this model has no chat template; give prompts as plain text")
-        from jinja2 import TemplateError
-
         from interlock.core.chat_template import render_chat
 
         try:
@@ -99,7 +101,7 @@ class TextCodec:
                 documents=None,
                 **self._special_tokens,
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program of the model's: anything can come
             raise ConfigError(
                 f"the model's chat template refuses these messages: {error}"
             ) from None
