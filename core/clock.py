@@ -71,7 +71,7 @@ class VirtualClock(Clock):
 
 
 class ReplayClock(Clock):
-    """Gives back the times that an earlier run recorded, one per reading, then stands still."""
+    """Gives back the times that an earlier run recorded, one per reading; then only waits count."""
 
     def __init__(self, times_s: Sequence[float]) -> None:
         self._times = list(times_s)
@@ -84,7 +84,9 @@ class ReplayClock(Clock):
         return self._times[self._next - 1] if self._next else 0.0
 
     def wait_until(self, time_s: float) -> None:
-        """Nothing: the recorded readings already lie after every wait."""
+        """Nothing before the last reading (they lie after every wait); jumps after it."""
+        if self._next == len(self._times) and time_s > self.now():
+            self._times.append(time_s)
 
     def advance(self, duration_s: float | None) -> None:
         """Nothing: the recorded readings include durations."""

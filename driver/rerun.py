@@ -11,7 +11,7 @@ from interlock.core.clock import ReplayClock
 from interlock.core.errors import ConfigError, InterlockError, RunFolderError
 from interlock.core.read_config import read_config
 from interlock.core.registry import load_registry
-from interlock.core.request import Request, RequestRecord
+from interlock.core.request import Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import BadRequest
 from interlock.driver.manifest import workload_hash
@@ -54,6 +54,13 @@ class Rerun:
     def clock(self) -> ReplayClock:
         """The recorded times at which steps were planned and ended."""
         return ReplayClock([t for s in self.saved.steps for t in (s.now_s, s.end_s)])
+
+    @property
+    def steps_before_stop(self) -> int | None:
+        """After how many steps the recorded run was stopped; None if every request ended."""
+        ended = {status.value for status in (Status.FINISHED, Status.ABORTED, Status.FAILED)}
+        whole = all(line.get("status") in ended for line in self.requests)
+        return None if whole else len(self.saved.steps)
 
     def require_same_workload(self, entries: Sequence[Request | BadRequest]) -> None:
         """Raise InterlockError unless these are the recorded requests."""

@@ -51,7 +51,7 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     entries = make_entries(config, engine)
     if replayed is not None:
         replayed.require_same_workload(entries)
-    steps = len(replayed.saved.steps) if replayed else None
+    steps = replayed.steps_before_stop if replayed else None
     with Interrupts() as interrupts:
         records = serve(engine, entries, config.progress, steps, lambda: interrupts.asked)
     Run(config, engine, entries, records, list(overrides), replayed).finish(console, run_dir)
