@@ -14,6 +14,7 @@ from interlock.core.batch import (
     StepPlan,
     StepResult,
 )
+from interlock.core.bookkeeping import book_pass, book_row
 from interlock.core.errors import ContractError, RequestError
 from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
@@ -29,7 +30,6 @@ from interlock.core.request import (
     RequestRecord,
     Status,
 )
-from interlock.core.scheduler import RequestView
 from interlock.core.step_plan import check_draft, check_tokens, make_batch, row_sampling
 from interlock.core.token_sequence import TokenSequence
 
@@ -88,23 +88,10 @@ class EngineCore:
             self._finalise(request_id, record, Status.FAILED, FinishReason.ERROR, None, str(error))
             return
         sequence = TokenSequence(request, self.cache.page_size, self.drafts.lookback_tokens)
-        view = RequestView(
-            id=request_id,
-            arrival_s=request.arrival_s,
-            priority=request.priority,
-            tenant=request.tenant,
-            prompt_tokens=sequence.num_prompt,
-            total_tokens=sequence.length,
-            pending=sequence.length,
-            admission=None,
-            pages=0,
-            preemptions=0,
-        )
         live = Live(
             id=request_id,
             request=request,
             record=record,
-            view=view,
             sequence=sequence,
             salt=self._intake.salt_of(request),
             seed=seed,
@@ -207,7 +194,7 @@ class EngineCore:
 
     def _commit_row(self, row: PlannedRow, result: RowResult, now_s: float) -> None:
         live = row.live
-        is_pass = self._account(row)
+        is_pass = book_row(row, self.ledger)
         if live.ended:  # aborted while in flight
             self.queues.leave(live, now_s)
             del self._live[live.id]
@@ -219,7 +206,7 @@ class EngineCore:
         emitted = self._emit(row, result, now_s) if row.samples else 0
         accepted = min(len(result.kept_path), emitted)
         if is_pass:
-            self._account_pass(row, accepted, emitted)
+            book_pass(row, accepted, emitted, self.ledger)
         live.computed = row.start + row.tokens + accepted
         live.high_water = max(live.high_water, live.computed)
         live.draft = result.draft if row.draft_limit else NO_DRAFT
@@ -243,33 +230,6 @@ class EngineCore:
         assert live.holding is not None
         live.draft, live.draftless = NO_DRAFT, True
         self.cache.truncate(live.holding, live.computed)
-
-    def _account(self, row: PlannedRow) -> bool:
-        """Book the row's tokens by kind; True for a decode or verify pass."""
-        live = row.live
-        again = max(0, min(row.start + row.tokens, live.high_water) - row.start)
-        fresh = row.tokens - again
-        is_pass = row.tokens == 1 and row.start >= live.sequence.num_prompt and fresh == 1
-        live.record.recomputed_tokens += again
-        self.ledger.ran(
-            prompt=0 if is_pass else fresh,
-            recomputed=again,
-            decode=int(is_pass),
-            drafted=len(row.draft.tokens),
-            context=row.start,
-        )
-        return is_pass
-
-    def _account_pass(self, row: PlannedRow, accepted: int, emitted: int) -> None:
-        drafted = len(row.draft.tokens)
-        record = row.live.record
-        record.target_passes += 1
-        record.pass_tokens += emitted
-        if drafted:
-            self.ledger.verified(drafted, accepted)
-            record.draft_rounds += 1
-            record.drafted_tokens += drafted
-            record.accepted_tokens += accepted
 
     def _emit(self, row: PlannedRow, result: RowResult, now_s: float) -> int:
         """Give out a row's tokens up to the first that ends the request; returns how many."""

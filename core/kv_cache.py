@@ -173,7 +173,7 @@ class KVCache:
             holding.counts[table], holding.first_live[table] = count, first
 
     def grow(self, holding: Holding, computed: int, entries: int) -> bool:
-        """Own pages for entries 0 .. entries - 1; False (nothing changed) if they cannot be had.
+        """Own pages for entries 0 .. entries - 1; False, and none taken, if they cannot be had.
 
         `computed` is the request's committed length: windows free what no later query can see.
         """
@@ -235,21 +235,19 @@ class KVCache:
         if end > first:
             pages = self.tables[table][holding.slot, first:end].copy()
             holding.first_live[table] = end
-            self._release_window(table, pages)
+            self._release(table, pages)
 
-    def _release_window(self, table: int, pages: Pages) -> None:
+    def _release(self, table: int, pages: Pages) -> None:
         self.pools[table].drop_refs(pages)
-        self.windows[table].released(pages)
+        if table in self.windows:
+            self.windows[table].released(pages)
 
     def close(self, holding: Holding, now_s: float) -> None:
         """End a request: unpin or free everything it held. Its prefix counts as used until now."""
         for table, pool in enumerate(self.pools):
             first, end = holding.first_live[table], holding.counts[table]
-            pages = self.tables[table][holding.slot, first:end].copy()
-            pool.drop_refs(pages)
+            self._release(table, self.tables[table][holding.slot, first:end].copy())
             pool.allocator.close(holding.id)
-            if table in self.windows:
-                self.windows[table].released(pages)
         if holding.indexed:
             last = PageId(int(self.tables[0][holding.slot, holding.indexed - 1]))
             self.runs.unpinned(last, now_s)

@@ -1,6 +1,6 @@
 """A request inside the engine, and one row of a planned step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.kv_cache import Holding
@@ -20,7 +20,6 @@ class Live:
     id: RequestId
     request: Request
     record: RequestRecord
-    view: RequestView
     sequence: TokenSequence
     salt: bytes
     seed: int
@@ -33,6 +32,22 @@ class Live:
     in_flight: bool = False
     draftless: bool = False
     """Its last step failed with a draft: the next one goes without."""
+    view: RequestView = field(init=False)
+    """What policies see of it."""
+
+    def __post_init__(self) -> None:
+        self.view = RequestView(
+            id=self.id,
+            arrival_s=self.request.arrival_s,
+            priority=self.request.priority,
+            tenant=self.request.tenant,
+            prompt_tokens=self.sequence.num_prompt,
+            total_tokens=self.sequence.length,
+            pending=self.sequence.length,
+            admission=None,
+            pages=0,
+            preemptions=0,
+        )
 
     @property
     def tokens_left(self) -> int:

@@ -14,9 +14,7 @@ from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live, PlannedRow
 from interlock.core.queues import Queues
 from interlock.core.request import RequestId
-from interlock.core.scheduler import (
-    Share,
-)
+from interlock.core.scheduler import Share
 
 
 @dataclass(frozen=True)
