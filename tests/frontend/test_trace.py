@@ -10,7 +10,7 @@ from interlock.core.testing.workload_contract import byte_context
 from interlock.plugins.frontend.configs import TraceConfig
 from interlock.plugins.frontend.trace import Trace
 
-DATA = Path(os.environ.get("INTERLOCK_DATA", "data"))
+DATA = Path(os.environ.get("INTERLOCK_DATA", "../shared/data"))
 LINE = {"timestamp": 0, "input_length": 1030, "output_length": 5, "hash_ids": [0, 4, 9]}
 
 
