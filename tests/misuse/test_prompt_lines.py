@@ -1,0 +1,121 @@
+"""A prompts file with every kind of bad line: each fails alone and says why, the others run."""
+
+import json
+import shutil
+
+import pytest
+
+ANY = {"prompt": "a", "max_tokens": 2}
+LINES = [
+    ({"prompt": "ok", "max_tokens": 2}, None),
+    ({"prompt": ""}, "the prompt is empty"),
+    (
+        {"prompt": "a" * 512},
+        "the prompt has 512 tokens; with room for one more the model takes 511",
+    ),
+    ({"prompt": "a" * 480, "max_tokens": 40}, "needs 32 pages of 16 tokens"),
+    ({"prompt_token_ids": [5, 999]}, "token id 999 is outside the vocabulary 0 .. 256"),
+    ({"prompt_token_ids": [True]}, "prompt_token_ids is not a list of integers"),
+    ({"prompt_token_ids": [1, 2], "max_tokens": 1}, None),
+    ({"messages": [{"role": "user"}]}, "messages[0] is not an object with a role and a content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content=5 is not text"),
+    ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}, None),
+    ({"prompt": "a", "messages": []}, "needs one of prompt, messages, prompt_token_ids"),
+    ({"prompt": "\ud800"}, "half a surrogate pair"),
+    (ANY | {"tenant": "\ud800"}, "tenant holds half a surrogate pair"),
+    (ANY | {"tenant": 5}, "tenant=5 is not text"),
+    (ANY | {"tenant": "t", "priority": 10**30}, None),
+    (ANY | {"priority": 0.5}, "priority=0.5 is not an integer"),
+    (ANY | {"arrival_s": 10**400}, "is not seconds >= 0"),
+    (ANY | {"arrival_s": -1}, "arrival_s=-1 is not seconds >= 0"),
+    (ANY | {"max_tokens": 0}, "max_tokens=0 is not an integer >= 1"),
+    (ANY | {"temperature": -1}, "temperature=-1 is not a finite number >= 0"),
+    (ANY | {"temperature": 10**400}, "is not a finite number >= 0"),
+    (ANY | {"temperature": 5e-324, "top_p": 1e-300, "top_k": 10**30}, None),
+    (ANY | {"temperature": 1e308}, None),
+    (ANY | {"top_p": 1.5}, "top_p=1.5 is not a number from 0 to 1"),
+    (ANY | {"seed": 2**64}, "seed=18446744073709551616 is not an integer from 0 to 2**64 - 1"),
+    (ANY | {"logprobs": 101}, "logprobs=101 is not an integer from 0 to 100"),
+    (ANY | {"logprobs": 2}, None),
+    (ANY | {"stop_token_ids": [999]}, "stop_token_ids=(999,) is not token ids from 0 to 256"),
+    (ANY | {"stop_token_ids": list(range(257))}, None),
+    (ANY | {"ignore_eos": "yes"}, "ignore_eos='yes' is not true or false"),
+]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    def write(*lines):
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return f"workload.path={path}"
+
+    return write
+
+
+def test_every_bad_line_fails_alone_with_its_reason_and_in_its_place(run, tiny, prompts):
+    path = prompts(*(line for line, _ in LINES))
+    arguments = ("workload=prompts", path, "cache.num_pages=31", "scheduler/order=priority")
+    ran = run(f"model={tiny}", *arguments, "progress=false", "hydra.run.dir=run")
+    assert ran.status == 0
+    assert [line["index"] for line in ran.requests] == list(range(len(LINES)))
+    for found, (line, reason) in zip(ran.requests, LINES, strict=True):
+        if reason is None:
+            assert (found["status"], found["error"]) == ("finished", None), line
+        else:
+            assert found["status"] == "failed"
+            assert reason in found["error"], line
+    chosen = next(f for f, (line, _) in zip(ran.requests, LINES, strict=True) if "logprobs" in line
+                  and f["logprobs"])  # fmt: skip
+    assert [len(one["top"]) for one in chosen["logprobs"]] == [2, 2]
+    summary = ran.object("summary.json")
+    failed = sum(reason is not None for _, reason in LINES)
+    assert (summary["failed"], summary["completed"]) == (failed, len(LINES) - failed)
+    assert ran.object("run.json")["num_requests"] == len(LINES)
+    assert f"{failed} failed" in ran.out
+
+
+def test_without_a_tokenizer_only_lines_of_text_fail(run, tiny, prompts, tmp_path):
+    bare = shutil.copytree(tiny, tmp_path / "bare")
+    (bare / "tokenizer.json").unlink()
+    path = prompts({"prompt": "a"}, {"prompt_token_ids": [3], "max_tokens": 1})
+    ran = run(f"model={bare}", "workload=prompts", path, "progress=false", "hydra.run.dir=run")
+    text, ids = ran.requests
+    assert "model 'bare' has no tokenizer; give prompt_token_ids" in text["error"]
+    assert (ids["error"], ids["text"]) == (None, None)
+
+
+def test_a_key_given_twice_is_refused_because_one_of_them_would_be_lost(run, tiny, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt": "a", "prompt": "b"}\n')
+    ran = run(f"model={tiny}", "workload=prompts", f"workload.path={path}", "progress=false")
+    (problem,) = ran.problems
+    assert problem.endswith(
+        "prompts.jsonl, line 2: not valid JSON: the key 'prompt' is there twice"
+    )
+
+
+def test_a_chat_template_that_fails_in_its_own_way_fails_its_requests_alone(
+    run, tiny, prompts, tmp_path
+):
+    model = shutil.copytree(tiny, tmp_path / "templated")
+    (model / "chat_template.jinja").write_text("{{ messages[0]['content'] + 1 }}")
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    path = prompts(chat, {"prompt": "a", "max_tokens": 1})
+    ran = run(f"model={model}", "workload=prompts", path, "progress=false", "hydra.run.dir=run")
+    assert "chat template refuses these messages" in ran.requests[0]["error"]
+    assert ran.requests[1]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [([2**60, 1], "hash"), ([-1, 2], "hash"), ([1, 2], None)],
+)
+def test_block_ids_beyond_a_word_fail_alone(run, tmp_path, ids, reason):
+    path = tmp_path / "trace.jsonl"
+    line = {"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": ids}
+    path.write_text(json.dumps(line) + "\n")
+    arguments = ("executor=fixed", "workload=trace", f"workload.path={path}", "progress=false")
+    (found,) = run(*arguments, "hydra.run.dir=run").requests
+    assert (found["error"] is None) == (reason is None)
+    assert reason is None or "with ids from 0 to 2**63 / block_tokens" in found["error"]
