@@ -22,6 +22,7 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]  # a dependency of Hydra, without stubs
 
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
@@ -45,6 +46,8 @@ PREFIXES = {
     OverrideType.FORCE_ADD: "++",
     OverrideType.DEL: "~",
 }
+UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError)
+"""What Hydra raises for configuration files and overrides that it cannot make sense of."""
 _plugin_folders: list[str] = []
 
 
@@ -181,7 +184,7 @@ def _compose_values(
         values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
         problems.extend(apply_values(plan.values, plan.refused, values))
         return _resolved(OmegaConf.create(values))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (*UNREADABLE, UnicodeDecodeError) as error:
         problems.append(" ".join(str(error).split()))
         problems.extend(map(str, registry.broken))
         return None

@@ -17,7 +17,7 @@ class Preset:
     @property
     def summary(self) -> str:
         """What the file says about itself."""
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
             text = line.removeprefix("#").strip()
             if line.startswith("#") and text and not text.startswith("@package"):
                 return text

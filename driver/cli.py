@@ -11,9 +11,7 @@ from pathlib import Path
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from interlock.core import hydra_edge
 from interlock.core.errors import ConfigError, ContractError, InterlockError, RunFolderError
@@ -50,7 +48,7 @@ def main() -> None:
         _run_jobs()
     except InterlockError as error:
         sys.exit(_report(error))
-    except (HydraException, OmegaConfBaseException) as error:
+    except hydra_edge.UNREADABLE as error:
         sys.exit(_report(ConfigError(" ".join(str(error).split()))))
     except OSError as error:
         if error.filename is None:

@@ -118,3 +118,20 @@ def test_an_engine_from_python_refuses_what_it_would_ignore():
         assemble("attention=gqa")
     with pytest.raises(ConfigError, match="only the command line runs a run again"):
         assemble(["executor=fixed", "rerun=x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"defaults: [\n", "while parsing a flow node"),
+        (b"\xff\xfe", "can't decode byte 0xff"),
+        (b"defaults:\n  - nosuch: thing\n", "Could not find 'cache/nosuch/thing'"),
+    ],
+)
+def test_a_preset_that_cannot_be_read_is_refused_when_it_is_chosen(run, tmp_path, text, problem):
+    (tmp_path / "conf" / "cache").mkdir(parents=True)
+    (tmp_path / "conf" / "cache" / "mine.yaml").write_bytes(text)
+    folder = f"hydra.searchpath=[file://{tmp_path / 'conf'}]"
+    assert any(problem in found for found in run("cache=mine", folder).problems)
+    arguments = ("executor=fixed", "workload.num_requests=1", "progress=false")
+    assert run(*arguments, folder, "hydra.run.dir=run").status == 0
