@@ -62,7 +62,7 @@ def draw(cells: list[dict[str, Any]], path: Path) -> None:
             values = [c[name] for c in cells if c["cache"] == cache]
             at = [i + 0.38 * place for i in range(len(DRAFTERS))]
             bars = axis.bar(at, values, 0.36, label=f"cache={cache}")
-            axis.bar_label(bars, fmt="%.0f", fontsize=8)
+            axis.bar_label(bars, fmt="%.3g", fontsize=8)
         axis.set_xticks([i + 0.19 for i in range(len(DRAFTERS))], [f"spec={d}" for d in DRAFTERS])
         axis.set_title(title, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
