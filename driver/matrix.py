@@ -1,8 +1,8 @@
 """The compatibility page, derived: `python -m interlock.driver.matrix` writes the committed one."""
 
+import argparse
 import dataclasses
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +128,12 @@ def _typed(choice: tuple[str, str]) -> str:
     return f"{choice[0]}={choice[1]}"
 
 
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description="Write the page of which components go together.")
+    parser.add_argument("page", nargs="?", type=Path, default=Path("docs/compatibility.md"))
+    parser.parse_args().page.write_text(built_in_page(), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    page = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/compatibility.md")
-    page.write_text(built_in_page(), encoding="utf-8")
+    main()

@@ -11,7 +11,7 @@ def stream(seed: int, purpose: int) -> Generator:
 
 
 def arrival_times(
-    process: str, count: int, rate: float, burstiness: float, random: Generator
+    process: str, count: int, rate: float, burstiness: float, rng: Generator
 ) -> NDArray[np.float64]:
     """`count` times in seconds, ascending, the first at 0.
 
@@ -22,7 +22,7 @@ def arrival_times(
     if process == "constant":
         gaps[1:] = 1 / rate
     elif process == "poisson":
-        gaps[1:] = random.exponential(1 / rate, count - 1)
+        gaps[1:] = rng.exponential(1 / rate, count - 1)
     elif process == "gamma":
-        gaps[1:] = random.gamma(burstiness, 1 / (rate * burstiness), count - 1)
+        gaps[1:] = rng.gamma(burstiness, 1 / (rate * burstiness), count - 1)
     return np.cumsum(gaps)

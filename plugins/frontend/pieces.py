@@ -17,18 +17,18 @@ class Pieces:
     take: Callable[[int], Tokens]
 
 
-def random_pieces(vocab_size: int, random: Generator) -> Pieces:
+def random_pieces(vocab_size: int, rng: Generator) -> Pieces:
     """Ids drawn uniformly from the vocabulary."""
-    return Pieces((), lambda count: tuple(random.integers(0, vocab_size, count).tolist()))
+    return Pieces((), lambda count: tuple(rng.integers(0, vocab_size, count).tolist()))
 
 
-def text_pieces(text: str, encode: Callable[[str], list[int]], random: Generator) -> Pieces:
+def text_pieces(text: str, encode: Callable[[str], list[int]], rng: Generator) -> Pieces:
     """Pieces that begin at a random line of `text` (and go on at its start when it ends)."""
     opening = tuple(encode(""))
     starts = [0, *(at + 1 for at, char in enumerate(text[:-1]) if char == "\n")]
 
     def take(count: int) -> Tokens:
-        start = starts[int(random.integers(len(starts)))]
+        start = starts[int(rng.integers(len(starts)))]
         return _tokens_from(text, start, count, lambda part: encode(part)[len(opening) :])
 
     return Pieces(opening, take)

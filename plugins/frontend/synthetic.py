@@ -101,9 +101,9 @@ def build(config: SyntheticConfig, _context: BuildContext) -> Synthetic:
     return Synthetic(config)
 
 
-def _prefix(prefixes: list[tuple[int, ...]], share: float, random: Generator) -> tuple[int, ...]:
+def _prefix(prefixes: list[tuple[int, ...]], share: float, rng: Generator) -> tuple[int, ...]:
     """One of the shared prefixes, or nothing; takes two draws in any case."""
-    shared, which = random.random() < share, random.random()
+    shared, which = rng.random() < share, rng.random()
     return prefixes[int(which * len(prefixes))] if shared and prefixes else ()
 
 
@@ -120,28 +120,28 @@ def _length_law(law: str, mean: int, spread: float) -> Callable[[Generator], int
     """
     if law == "uniform":
         low, high = round(mean * (1 - spread)), round(mean * (1 + spread))
-        return lambda random: max(1, int(random.integers(low, high + 1)))
+        return lambda rng: max(1, int(rng.integers(low, high + 1)))
     if law == "lognormal":
         sigma = float(np.sqrt(np.log1p(spread**2)))
         mu = float(np.log(mean)) - sigma**2 / 2
-        return lambda random: max(1, round(random.lognormal(mu, sigma)))
-    return lambda random: mean
+        return lambda rng: max(1, round(rng.lognormal(mu, sigma)))
+    return lambda rng: mean
 
 
 def _pieces(source: str, context: WorkloadContext) -> Pieces:
     """Where tokens come from; `auto` is the held-out text where model and tokenizer have one."""
-    random, model = stream(context.seed, TOKENS), context.model
+    rng, model = stream(context.seed, TOKENS), context.model
     path = model.directory / HELD_OUT if model.directory else None
     has_text = path is not None and path.is_file() and context.encode is not None
     if source == "random" or (source == "auto" and not has_text):
-        return random_pieces(model.vocab_size, random)
+        return random_pieces(model.vocab_size, rng)
     if path is None or context.encode is None or not has_text:
         lacking = "tokenizer" if context.encode is None else HELD_OUT
         raise WorkloadError(
             f"workload.source=text: model {model.name!r} has no {lacking}; "
             "use workload.source=random"
         )
-    return text_pieces(_read(path), context.encode, random)
+    return text_pieces(_read(path), context.encode, rng)
 
 
 def _read(path: Path) -> str:
