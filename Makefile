@@ -39,12 +39,12 @@ $(VENV)/.torch:
 	$(PIP) torch==2.13.0 "triton==3.7.1; sys_platform == 'linux'"
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.torch pyproject.toml
-	$(PIP) -e .
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -e '.[test,dev]'
+	$(PIP) -c constraints.txt -e '.[test,dev]'
 	@touch $@
 
 clean:
