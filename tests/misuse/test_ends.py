@@ -33,6 +33,14 @@ def at_step(monkeypatch):
     return install
 
 
+@pytest.fixture(autouse=True)
+def _usual_ctrl_c():
+    """Python's own handler: a suite that runs in the background inherits that Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt():
     signal.raise_signal(signal.SIGINT)
 
@@ -51,7 +59,7 @@ def test_ctrl_c_stops_after_the_step_and_leaves_the_whole_folder(run, at_step):
 
 def test_ctrl_c_ends_the_wait_for_an_arrival(run, at_step, tiny, tmp_path):
     path = tmp_path / "prompts.jsonl"
-    late = {"prompt": "late", "arrival_s": 1e12}
+    late = {"prompt": "late", "arrival_s": 60}
     path.write_text("".join(json.dumps(x) + "\n" for x in ({"prompt": "a", "max_tokens": 1}, late)))
     at_step(1, threading.Timer(0.3, interrupt).start)
     arguments = (f"model={tiny}", "workload=prompts", f"workload.path={path}", "progress=false")
