@@ -31,6 +31,13 @@ class DraftRules:
     """A drafter that proposes from token ids when a step is planned."""
     max_positions: int | None = None
 
+    def limit(self, length: int, tokens_left: int) -> int:
+        """Candidates worth verifying after `length` tokens when `tokens_left` may follow."""
+        limit = min(self.num_drafts, tokens_left - 1)
+        if self.max_positions is not None:
+            limit = min(limit, self.max_positions - length)
+        return max(0, limit)
+
 
 class Planner:
     """Chooses each step's rows out of the queues."""
@@ -52,7 +59,7 @@ class Planner:
         budget -= sum(len(draft.tokens) for draft in drafts.values())
         matches = self._look_up_waiting(budget, now_s)
         prefills = [live for live in ready if not live.view.decoding]
-        step = _Step(self, now_s, drafts, matches)
+        step = _Step(queues, self._cache, self._drafts, now_s, drafts, matches)
         self._fill(step, decodes, [*prefills, *queues.waiting[: len(matches)]], budget)
         asked = len(ready) + len(matches)
         while not step.rows:  # whoever got a share could not start, or gave its own pages up
@@ -110,7 +117,7 @@ class Planner:
         if self.queues.waiting or len(decodes) < len(self.queues.ready()):
             room //= 2  # prompts wait: they get at least half of what drafts could take
         for live in decodes:
-            limit = min(self.draft_limit(live, live.tokens_left), room)
+            limit = min(self._drafts.limit(live.sequence.length, live.tokens_left), room)
             if limit <= 0 or live.draftless:
                 continue
             draft = live.draft
@@ -125,13 +132,6 @@ class Planner:
                 drafts[live.id] = draft
                 room -= len(draft.tokens)
         return drafts
-
-    def draft_limit(self, live: Live, tokens_left: int) -> int:
-        """Candidates worth verifying when `tokens_left` tokens may still be emitted."""
-        limit = min(self._drafts.num_drafts, tokens_left - 1)
-        if self._drafts.max_positions is not None:
-            limit = min(limit, self._drafts.max_positions - live.sequence.length)
-        return max(0, limit)
 
     def _check_shares(
         self, shares: Sequence[Share], candidates: dict[RequestId, Live], budget: int
@@ -155,14 +155,13 @@ class _Step:
     """A step under construction."""
 
     def __init__(
-        self, planner: Planner, now_s: float, drafts: dict[RequestId, Draft],
-        matches: dict[RequestId, Match],
+        self, queues: Queues, cache: KVCache, rules: DraftRules, now_s: float,
+        drafts: dict[RequestId, Draft], matches: dict[RequestId, Match],
     ) -> None:  # fmt: skip
         self.rows: list[PlannedRow] = []
-        self._planner = planner
-        self._queues = planner.queues
-        self._cache = planner._cache
-        self._rules = planner._drafts
+        self._queues = queues
+        self._cache = cache
+        self._rules = rules
         self._now_s = now_s
         self._drafts = drafts
         self._matches = matches
@@ -221,7 +220,7 @@ class _Step:
         live, rules = row.live, self._rules
         if rules.num_drafts == 0 or rules.host is not None or not row.samples:
             return 0
-        limit = self._planner.draft_limit(live, live.tokens_left - 1)
+        limit = rules.limit(live.sequence.length, live.tokens_left - 1)
         if limit and rules.own_rows:
             assert live.holding is not None
             entries = row.start + row.tokens + len(row.draft.tokens) + limit - 1

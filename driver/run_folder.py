@@ -175,11 +175,6 @@ def read_requests(directory: Path) -> list[dict[str, Any]]:
     return [line for _, line in _read_lines(directory / REQUESTS)]
 
 
-def read_summary(directory: Path) -> dict[str, Any]:
-    """summary.json; raises RunFolderError like `read_run`."""
-    return _read_object(directory / SUMMARY)
-
-
 def _read_object(path: Path) -> dict[str, Any]:
     return _object(_read_text(path), str(path))
 

@@ -19,7 +19,6 @@ from interlock.driver.run_folder import (
     StepDecision,
     read_requests,
     read_run,
-    read_summary,
     request_line,
     write_lines,
     write_run,
@@ -49,7 +48,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert saved.config == {"cache": {"page_size": 16}}
     assert saved.manifest == MANIFEST
     assert saved.steps == STEPS
-    assert read_summary(folder) == {"completed": 1}
+    assert json.loads((folder / "summary.json").read_text()) == {"completed": 1}
     names = ["requests.jsonl", "run.json", "steps.jsonl", "summary.json"]
     assert sorted(p.name for p in folder.iterdir()) == names
 
