@@ -25,6 +25,16 @@ class ServesWindows(Capability):
 
 
 @dataclass(frozen=True)
+class ServesSoftCaps(Capability):
+    """Attention scores are capped where a layer says so."""
+
+
+@dataclass(frozen=True)
+class ServesSinks(Capability):
+    """Sink logits join the softmax of layers that have them."""
+
+
+@dataclass(frozen=True)
 class ServesTrees(Capability):
     """Draft trees (ancestor masks) are computed."""
 

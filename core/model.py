@@ -28,6 +28,10 @@ class AttentionSpec:
     form "heads": H query heads over K key/value heads of size head_dim (values: v_head_dim).
     form "latent": MLA; num_kv_heads is 1 latent of latent_rank + rope_dim, head_dim is
     nope_dim + rope_dim. `window` W: a query sees itself and the W - 1 tokens before it.
+    `softcap` c: a score s (after the scale, before the mask) becomes c tanh(s / c) (Gemma 2,
+    arXiv 2408.00118, section 2). `sinks` (heads only): every query head has a learned logit that
+    joins its softmax's denominator and has no value, so weights may sum to less than 1 (GPT-OSS,
+    arXiv 2508.10925, section 2.2); it is neither scaled nor capped.
     """
 
     form: AttentionForm
@@ -40,6 +44,8 @@ class AttentionSpec:
     latent_rank: int = 0
     nope_dim: int = 0
     rope_dim: int = 0
+    softcap: float | None = None
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,11 +72,15 @@ class ModelDescription:
 
 @dataclass(frozen=True)
 class HeadsInput:
-    """Inputs of one layer's attention in "heads" form, rotary embedding applied."""
+    """Inputs of one layer's attention in "heads" form, rotary embedding applied.
+
+    `sinks_H`, fp32 or wider: the layer's sink logits, given exactly if its spec has `sinks`.
+    """
 
     q_THD: "Tensor"
     k_TKD: "Tensor"
     v_TKV: "Tensor"
+    sinks_H: "Tensor | None" = None
 
 
 @dataclass(frozen=True)

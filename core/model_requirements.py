@@ -5,13 +5,15 @@ from interlock.core.capabilities import (
     Composition,
     Requirement,
     ServesAttention,
+    ServesSinks,
+    ServesSoftCaps,
     ServesWindows,
 )
 from interlock.core.model import ModelDescription
 
 
 def model_requirements(model: ModelDescription) -> list[Requirement]:
-    """Every attention form of the model is computed, and its windows if it has any."""
+    """Each attention form of the model is computed; windows, caps and sinks if it has any."""
     wanted: list[tuple[Capability, str]] = [
         (ServesAttention(form), f"{count} of {model.num_layers} layers have {form!r} attention")
         for form in sorted(model.forms)
@@ -21,6 +23,15 @@ def model_requirements(model: ModelDescription) -> list[Requirement]:
     if windows:
         listed = ", ".join(map(str, sorted(windows)))
         wanted.append((ServesWindows(), f"it has sliding-window layers (window {listed})"))
+    caps = {spec.softcap for spec in model.attention if spec.softcap is not None}
+    if caps:
+        count = sum(spec.softcap is not None for spec in model.attention)
+        listed = ", ".join(f"{cap:g}" for cap in sorted(caps))
+        what = f"{count} of {model.num_layers} layers cap attention scores (at {listed})"
+        wanted.append((ServesSoftCaps(), what))
+    if count := sum(spec.sinks for spec in model.attention):
+        what = f"{count} of {model.num_layers} layers have attention sinks (one a query head)"
+        wanted.append((ServesSinks(), what))
     return [_served(model, capability, what) for capability, what in wanted]
 
 

@@ -42,6 +42,15 @@ HEADS = {
     "small values": AttentionSpec("heads", 4, 2, 8, 5, 8**-0.5),
     "large values": AttentionSpec("heads", 2, 1, 4, 6, 0.5),
 }
+CAPPED = {
+    "softcap": AttentionSpec("heads", 4, 2, 6, 6, 0.5, softcap=1.5),
+    "softcap and small values": AttentionSpec("heads", 3, 1, 8, 5, 0.5, softcap=4.0),
+}
+SUNK = {
+    "sinks": AttentionSpec("heads", 6, 2, 12, 12, 0.3, sinks=True),
+    "sinks and large values": AttentionSpec("heads", 2, 2, 4, 6, 0.5, sinks=True),
+}
+SUNK_AND_CAPPED = AttentionSpec("heads", 4, 2, 8, 7, 0.4, softcap=2.0, sinks=True)
 LATENT = {
     "wide": AttentionSpec("latent", 3, 1, 6, 4, 6**-0.5, None, 8, 4, 2),
     "narrow": AttentionSpec("latent", 2, 1, 10, 8, 0.3, None, 4, 6, 4),
@@ -59,6 +68,8 @@ class AttentionContract:
     forms: ClassVar[tuple[AttentionForm, ...]] = ("heads",)
     serves_windows: ClassVar[bool] = True
     serves_trees: ClassVar[bool] = True
+    serves_softcaps: ClassVar[bool] = False
+    serves_sinks: ClassVar[bool] = False
     device: ClassVar[str] = "cpu"
     long_chunk_tokens: ClassVar[int] = 560
     """Size of the largest chunk: more than any tile of the backend."""
@@ -70,6 +81,9 @@ class AttentionContract:
     def specs(self) -> list[tuple[AttentionSpec, ...]]:
         """Models to serve: for each shape, one layer of each window that the backend serves."""
         shapes = [s for form in self.forms for s in (HEADS if form == "heads" else LATENT).values()]
+        shapes += CAPPED.values() if self.serves_softcaps else ()
+        shapes += SUNK.values() if self.serves_sinks else ()
+        shapes += [SUNK_AND_CAPPED] if self.serves_softcaps and self.serves_sinks else []
         windows = WINDOWS if self.serves_windows else (None,)
         return [tuple(replace(shape, window=w) for w in windows) for shape in shapes]
 
@@ -165,11 +179,11 @@ class AttentionContract:
 
     def test_long_chunks_equal_the_formula(self) -> None:
         """A chunk of hundreds of tokens after hundreds of others, beside a decode token."""
-        for form in self.forms:
-            specs = next(s for s in self.specs() if s[0].form == form)
-            wide = replace(specs[0], window=100) if self.serves_windows else specs[0]
+        kinds = {(s[0].form, s[0].softcap is None, s[0].sinks): s[0] for s in self.specs()}
+        for spec in kinds.values():
+            wide = replace(spec, window=100) if self.serves_windows else spec
             chunk = self.long_chunk_tokens
-            scene = self.scene((specs[0], wide), (151 + chunk, 3), page_size=16)
+            scene = self.scene((spec, wide), (151 + chunk, 3), page_size=16)
             scene.check_step(Work(0, 150), Work(1, 2))
             scene.check_step(Work(1, 1), Work(0, chunk))
             scene.check_step(Work(0, 1))

@@ -50,14 +50,16 @@ def random_inputs(
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(random.standard_normal(shape)).to(dtype)
 
+    fixed = np.random.default_rng(7)  # a layer's parameters are the same for every request
     if spec.form == "heads":
+        sinks_H = torch.from_numpy(fixed.standard_normal(spec.num_heads) * 2)
         return HeadsInput(
             normal(entries, spec.num_heads, spec.head_dim),
             normal(entries, spec.num_kv_heads, spec.head_dim),
             normal(entries, spec.num_kv_heads, spec.v_head_dim),
+            sinks_H.to(torch.promote_types(dtype, torch.float32)) if spec.sinks else None,
         )
     scale = spec.latent_rank**-0.5
-    fixed = np.random.default_rng(7)  # the same expansion for every request
     up_k = fixed.standard_normal((spec.num_heads, spec.nope_dim, spec.latent_rank)) * scale
     up_v = fixed.standard_normal((spec.num_heads, spec.v_head_dim, spec.latent_rank)) * scale
     return LatentInput(
@@ -78,7 +80,7 @@ def take(parts: list[tuple[AttentionInput, int, int]]) -> AttentionInput:
 
     whole = parts[0][0]
     if isinstance(whole, HeadsInput):
-        return HeadsInput(join("q_THD"), join("k_TKD"), join("v_TKV"))
+        return HeadsInput(join("q_THD"), join("k_TKD"), join("v_TKV"), whole.sinks_H)
     names = ("q_nope_THN", "q_rope_THR", "latent_TC", "k_rope_TR")
     return replace(whole, **{name: join(name) for name in names})
 
@@ -86,12 +88,16 @@ def take(parts: list[tuple[AttentionInput, int, int]]) -> AttentionInput:
 def answer(spec: AttentionSpec, inputs: AttentionInput, start: int, work: Work) -> Floats:
     """[new, H, V]: what the new tokens of one request must get, given all of its entries.
 
-    out[h] = sum_e p[e] v[e], p = softmax_e(scale q[h] . k[e]) over the entries e that the token
-    sees: those below `start` and its path, both inside the window by position.
+    out[h] = sum_e p[e] v[e], p[e] = exp(s[e]) / (sum_e exp(s[e]) + exp(sink[h])), over the entries
+    e that the token sees: those below `start` and its path, both inside the window by position.
+    s[e] = c tanh(scale q[h] . k[e] / c); without a cap c s = scale q . k, without sinks exp is 0.
     """
     q, k, v = _per_head(inputs)
     positions = [len(work.path(token)) - 1 + start for token in range(work.new)]
     kv_heads = np.arange(spec.num_heads) * k.shape[1] // spec.num_heads
+    sinks = np.full(spec.num_heads, -np.inf)
+    if isinstance(inputs, HeadsInput) and inputs.sinks_H is not None:
+        sinks = _exact(inputs.sinks_H)
     out = np.empty((work.new, spec.num_heads, spec.v_head_dim))
     for token in range(work.new):
         oldest = 0 if spec.window is None else positions[token] - spec.window + 1
@@ -99,8 +105,12 @@ def answer(spec: AttentionSpec, inputs: AttentionInput, start: int, work: Work) 
         seen += [start + other for other in work.path(token) if positions[other] >= oldest]
         for head, kv_head in enumerate(kv_heads.tolist()):
             scores_E = k[seen, kv_head] @ q[start + token, head] * spec.scale
-            weights_E = np.exp(scores_E - scores_E.max())
-            out[token, head] = weights_E @ v[seen, kv_head] / weights_E.sum()
+            if spec.softcap is not None:
+                scores_E = spec.softcap * np.tanh(scores_E / spec.softcap)
+            most = max(scores_E.max(), sinks[head])
+            weights_E = np.exp(scores_E - most)
+            total = weights_E.sum() + np.exp(sinks[head] - most)
+            out[token, head] = weights_E @ v[seen, kv_head] / total
     return out
 
 

@@ -153,7 +153,8 @@ class Scene:
 
 
 def _moved(inputs: AttentionInput, device: torch.device) -> AttentionInput:
-    return replace(inputs, **{f.name: getattr(inputs, f.name).to(device) for f in fields(inputs)})
+    tensors = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
+    return replace(inputs, **{n: t.to(device) for n, t in tensors.items() if t is not None})
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -179,12 +179,19 @@ def dense_attend(description: ModelDescription) -> Attend:
         assert spec == description.attention[layer]
         q_THD, k_THD, v_THV = (x.to(_wide(x)) for x in _expanded(spec, inputs))
         scores_HTT = torch.einsum("thd,shd->hts", q_THD, k_THD) * spec.scale
+        if spec.softcap is not None:
+            scores_HTT = (scores_HTT / spec.softcap).tanh() * spec.softcap
         place = torch.arange(len(q_THD))
         distance_TT = place[:, None] - place[None, :]
         hidden_TT = distance_TT < 0
         if spec.window is not None:
             hidden_TT = hidden_TT | (distance_TT >= spec.window)
-        weights_HTT = scores_HTT.masked_fill(hidden_TT, -torch.inf).softmax(dim=-1)
+        scores_HTT = scores_HTT.masked_fill(hidden_TT, -torch.inf)
+        if isinstance(inputs, HeadsInput) and inputs.sinks_H is not None:
+            # A sink is one more column, whose weight is dropped.
+            sink_HT1 = inputs.sinks_H.to(scores_HTT.dtype)[:, None, None].expand(-1, len(place), 1)
+            scores_HTT = torch.cat([scores_HTT, sink_HT1], dim=-1)
+        weights_HTT = scores_HTT.softmax(dim=-1)[..., : len(place)]
         return torch.einsum("hts,shv->thv", weights_HTT, v_THV).to(_model_dtype(inputs))
 
     return attend

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from interlock.core.capabilities import Capability, ServesAttention, ServesTrees, ServesWindows
+from interlock.core.capabilities import (
+    Capability,
+    ServesAttention,
+    ServesSinks,
+    ServesSoftCaps,
+    ServesTrees,
+    ServesWindows,
+)
 from interlock.core.closest import unknown_name
 from interlock.core.component import Component
 from interlock.core.errors import ConfigError
@@ -46,11 +53,17 @@ class MlaConfig:
 
 
 def _serves_both(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (ServesAttention("heads"), ServesAttention("latent"), ServesWindows(), ServesTrees())
+    return (*_serves_heads(_config, _model), ServesAttention("latent"))
 
 
 def _serves_heads(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (ServesAttention("heads"), ServesWindows(), ServesTrees())
+    return (
+        ServesAttention("heads"),
+        ServesWindows(),
+        ServesTrees(),
+        ServesSoftCaps(),
+        ServesSinks(),
+    )
 
 
 def _serves_latent(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:

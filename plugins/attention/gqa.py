@@ -12,13 +12,15 @@ from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
 from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput, cache_groups_of
+from interlock.plugins.attention.explicit import explicit_attention
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.paged import PagedPlan
 
 
 class GqaAttention(AttentionBackend):
-    """Form "heads" for any H that is a multiple of K (arXiv 2305.13245), windows and draft trees.
+    """Form "heads" for any H that is a multiple of K (arXiv 2305.13245), with draft trees, windows,
+    soft caps and sinks; layers with a cap or sinks run outside torch's fused kernel.
 
     Short rows (decode, verification) are padded and run together; a long row runs alone, causally
     where it has no context. A window layer gathers only entries that some query can see.
@@ -46,6 +48,7 @@ class GqaAttention(AttentionBackend):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, PagedPlan)
         assert isinstance(inputs, HeadsInput)
+        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
         plan.write(table, planes["k"], inputs.k_TKD)
         plan.write(table, planes["v"], inputs.v_TKV)
         q_THD = inputs.q_THD
@@ -54,15 +57,13 @@ class GqaAttention(AttentionBackend):
             k_RSKD, v_RSKV = (group.gather(planes[name]).to(q_THD.dtype) for name in ("k", "v"))
             for tile in group.tiles:
                 seen = slice(tile.first, tile.end)
-                result_RQHV = masked_attention(
-                    q_THD[tile.tokens_RQ],
-                    k_RSKD[:, seen],
-                    v_RSKV[:, seen],
-                    tile.mask_RQS,
-                    tile.causal,
-                    spec.scale,
-                )
-                tile.scatter(result_RQHV, out_THV)
+                q_RQHD, k_seen, v_seen = q_THD[tile.tokens_RQ], k_RSKD[:, seen], v_RSKV[:, seen]
+                args = (q_RQHD, k_seen, v_seen, tile.mask_RQS, tile.causal, spec.scale)
+                if spec.softcap is None and inputs.sinks_H is None:
+                    tile.scatter(masked_attention(*args), out_THV)
+                else:
+                    result = explicit_attention(*args, spec.softcap, inputs.sinks_H)
+                    tile.scatter(result, out_THV)
         return out_THV
 
 

@@ -26,7 +26,8 @@ from interlock.core.model import (
 class ReferenceAttention(AttentionBackend):
     """softmax(scale q k^T) v for one query after the other, in fp32 or the inputs' wider dtype.
 
-    Serves both forms; MLA is expanded to heads (DeepSeek-V2, arXiv 2405.04434, equations 9 to 19).
+    Serves both forms, windows, soft caps and sinks as `AttentionSpec` defines them; MLA is expanded
+    to heads (DeepSeek-V2, arXiv 2405.04434, equations 9 to 19).
     """
 
     def cache_groups(
@@ -56,13 +57,13 @@ class ReferenceAttention(AttentionBackend):
                 page, offset = row.place(row.start + token - row.first)
                 for name, new in stored.items():
                     planes[name][page, offset] = new[token]
-        queries = _queries(inputs)
+        queries, sinks_H = _queries(inputs), _sinks(spec, inputs)
         outputs = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
         for row in rows:
             for token in row.tokens:
                 places = [row.place(entry) for entry in row.visible_entries(token, spec.window)]
                 keys, values = _keys_and_values(inputs, planes, places)
-                outputs[token] = _one_query(queries[token], keys, values, spec.scale)
+                outputs[token] = _one_query(spec, queries[token], keys, values, sinks_H)
         return outputs
 
 
@@ -108,6 +109,14 @@ def _queries(inputs: AttentionInput) -> Tensor:
     return torch.cat((inputs.q_nope_THN, inputs.q_rope_THR), dim=-1)
 
 
+def _sinks(spec: AttentionSpec, inputs: AttentionInput) -> Tensor:
+    """[H], -inf where the layer has none."""
+    if isinstance(inputs, HeadsInput) and inputs.sinks_H is not None:
+        return inputs.sinks_H
+    assert not spec.sinks, "the decoder gave no sinks"
+    return torch.full((spec.num_heads,), -torch.inf, device=_queries(inputs).device)
+
+
 def _keys_and_values(
     inputs: AttentionInput, planes: Mapping[str, Tensor], places: list[tuple[int, int]]
 ) -> tuple[Tensor, Tensor]:
@@ -127,12 +136,20 @@ def _expand(inputs: LatentInput, rows: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat((nope_EHN, rope_EHR), dim=-1), values_EHV
 
 
-def _one_query(query_HD: Tensor, keys_EKD: Tensor, values_EKV: Tensor, scale: float) -> Tensor:
-    """[H, V]: query heads h G .. h G + G - 1 read key head h."""
+def _one_query(
+    spec: AttentionSpec, query_HD: Tensor, keys_EKD: Tensor, values_EKV: Tensor, sinks_H: Tensor
+) -> Tensor:
+    """[H, V]: query heads h G .. h G + G - 1 read key head h.
+
+    exp(s) / (sum exp(s) + exp(sink)) = softmax(s) sigmoid(logsumexp(s) - sink).
+    """
     query_KGD = _wide(query_HD).reshape(keys_EKD.shape[1], -1, query_HD.shape[-1])
-    scores_KGE = torch.einsum("kgd,ekd->kge", query_KGD, keys_EKD) * scale
+    scores_KGE = torch.einsum("kgd,ekd->kge", query_KGD, keys_EKD) * spec.scale
+    if spec.softcap is not None:
+        scores_KGE = torch.tanh(scores_KGE / spec.softcap) * spec.softcap
     out_KGV = torch.einsum("kge,ekv->kgv", torch.softmax(scores_KGE, dim=-1), values_EKV)
-    return out_KGV.flatten(0, 1)
+    above_H = torch.logsumexp(scores_KGE, dim=-1).flatten() - sinks_H
+    return out_KGV.flatten(0, 1) * torch.sigmoid(above_H)[:, None]
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from interlock.plugins.attention.reference import ReferenceAttention
 class TestReference(AttentionContract):
     forms = ("heads", "latent")
     long_chunk_tokens = 60
+    serves_softcaps = True
+    serves_sinks = True
 
     def make(self) -> AttentionBackend:
         return ReferenceAttention()
@@ -17,6 +19,8 @@ class TestReference(AttentionContract):
 
 class TestGqa(AttentionContract):
     forms = ("heads",)
+    serves_softcaps = True
+    serves_sinks = True
 
     def make(self) -> AttentionBackend:
         return GqaAttention()

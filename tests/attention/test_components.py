@@ -3,7 +3,13 @@ import sys
 
 import pytest
 
-from interlock.core.capabilities import ServesAttention, ServesTrees, ServesWindows
+from interlock.core.capabilities import (
+    ServesAttention,
+    ServesSinks,
+    ServesSoftCaps,
+    ServesTrees,
+    ServesWindows,
+)
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.model import AttentionSpec, ModelDescription
@@ -23,6 +29,8 @@ def test_every_component_builds_a_backend_that_serves_the_forms_it_provides() ->
         backend = component.make(config, BuildContext(MODEL))
         provided = set(component.provides(config, MODEL))
         assert {ServesWindows(), ServesTrees()} <= provided
+        heads = ServesAttention("heads") in provided
+        assert (ServesSoftCaps() in provided) == (ServesSinks() in provided) == heads
         for spec in (HEADS, LATENT):
             if ServesAttention(spec.form) in provided:
                 assert backend.cache_groups((spec,), 0)[0].layers == (0,)

@@ -10,6 +10,8 @@ from interlock.core.capabilities import (
     CarriesTokens,
     Requirement,
     ServesAttention,
+    ServesSinks,
+    ServesSoftCaps,
     ServesWindows,
     needs,
 )
@@ -82,6 +84,28 @@ def test_model_auto_becomes_the_first_one_that_the_chosen_attention_serves():
     models = [model("first", "heads"), model("second", "latent"), model("third", "latent")]
     resolution = resolve(config(attention="by_latent"), registry_with(HEADS, LATENT), models)
     assert resolution.require().config.model == "second"
+
+
+@pytest.mark.parametrize(
+    ("extras", "capability", "reason"),
+    [
+        ({"softcap": 50.0}, ServesSoftCaps(), "2 of 3 layers cap attention scores (at 50)"),
+        ({"sinks": True}, ServesSinks(), "2 of 3 layers have attention sinks (one a query head)"),
+    ],
+)
+def test_caps_and_sinks_of_a_model_need_attention_that_computes_them(extras, capability, reason):
+    plain = model().attention[0]
+    special = dataclasses.replace(plain, **extras)
+    toy = dataclasses.replace(model(), attention=(special, plain, special))
+    able = component("attention", "able", [ServesAttention("heads"), capability], automatic=True)
+    registry = registry_with(HEADS, able)
+    with pytest.raises(ConfigError) as error:
+        resolve(config(attention="by_heads"), registry, [toy]).require()
+    (problem,) = error.value.problems
+    assert f"model=toy: {reason}, which attention=by_heads does not compute" in problem
+    assert "attention=able" in problem
+    resolution = resolve(config(attention="auto"), registry, [toy])
+    assert resolution.require().chosen["attention"].component.name == "able"
 
 
 def test_no_model_at_all_is_an_error_that_says_what_to_set():
