@@ -23,8 +23,8 @@ from rich.table import Table
 
 from interlock.core.assemble import build_engine
 from interlock.core.hydra_edge import compose
-from interlock.core.metrics import summarize
 from interlock.driver.manifest import workload_hash
+from interlock.driver.metrics import summarize
 from interlock.driver.run import make_entries, serve
 
 CACHES, DRAFTERS = ("none", "radix"), ("none", "ngram", "eagle")

@@ -22,6 +22,7 @@ from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
 from interlock.core.model import AttentionForm, Decoder, ModelDescription
+from interlock.core.parallel import Placement
 from interlock.core.planes import Planes, torch_dtype
 from interlock.core.planner import DraftRules
 from interlock.core.pool_size import pool_size
@@ -207,7 +208,8 @@ class _Builder:
 
     def _decoder(self) -> Decoder:
         families = list(self.registry.families.values())
-        return load_decoder(self.resolution.model, families, self.dtype, self.device)
+        placement = Placement(self.dtype, self.device)
+        return load_decoder(self.resolution.model, families, placement)
 
     def _model_parts(
         self,

@@ -12,6 +12,7 @@ import torch
 from interlock.core.closest import unknown_name
 from interlock.core.errors import CheckpointError, ContractError
 from interlock.core.model import Decoder, ModelDescription, ModelFamily
+from interlock.core.parallel import Placement
 from interlock.core.weights import SafetensorsDirectory
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -96,10 +97,9 @@ def describe_model(directory: Path, families: Sequence[ModelFamily]) -> ModelDes
 def load_decoder(
     description: ModelDescription,
     families: Sequence[ModelFamily],
-    dtype: torch.dtype,
-    device: torch.device,
+    placement: Placement,
 ) -> Decoder:
-    """The decoder with the weights of `description.directory`, ready on `device`.
+    """The decoder with the weights of `description.directory`, ready where it is placed.
 
     Raises CheckpointError that names files or tensors when they are not what the config says.
     """
@@ -111,7 +111,7 @@ def load_decoder(
         raise CheckpointError(f"model {description.name!r} has no directory to load weights from")
     weights = SafetensorsDirectory(description.directory)
     with torch.no_grad():
-        decoder = family.build(description, weights, dtype, device)
+        decoder = family.build(description, weights, placement)
     if not weights.finished:
         raise ContractError(f"model family {family.name!r} did not call WeightSource.finish")
     return decoder

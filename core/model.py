@@ -6,14 +6,14 @@ an MLA query without and with rotary embedding, C latent rank, V value head size
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from interlock.core.cache_spec import CacheGroup, Full, Lifetime, Plane, Window
+from interlock.core.parallel import Placement, Ranks
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from interlock.core.weights import WeightSource
@@ -47,10 +47,26 @@ class AttentionSpec:
     softcap: float | None = None
     sinks: bool = False
 
+    def on(self, ranks: Ranks) -> "AttentionSpec":
+        """What one rank computes: its share of the query heads and the key/value heads they read.
+
+        Where there are more ranks than key/value heads, ranks hold copies of one; a latent is
+        copied to every rank. H must be a multiple of the ranks, and K of them or they of K.
+        """
+        return replace(
+            self,
+            num_heads=self.num_heads // ranks.size,
+            num_kv_heads=max(1, self.num_kv_heads // ranks.size),
+        )
+
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Everything that is decided before a weight is read. `config` is the parsed config.json."""
+    """Everything that is decided before a weight is read. `config` is the parsed config.json.
+
+    `splits` names the sizes, besides heads and vocabulary, that must be multiples of the ranks for
+    the family to build a rank's part; None: it builds whole models only.
+    """
 
     name: str
     family: str
@@ -63,6 +79,7 @@ class ModelDescription:
     config: Mapping[str, Any]
     eos_token_ids: tuple[int, ...] = ()
     directory: Path | None = None
+    splits: Mapping[str, int] | None = None
 
     @property
     def forms(self) -> frozenset[AttentionForm]:
@@ -138,10 +155,9 @@ class ModelFamily(ABC):
         self,
         description: ModelDescription,
         weights: "WeightSource",
-        dtype: "torch.dtype",
-        device: "torch.device",
+        placement: Placement,
     ) -> Decoder:
-        """The decoder, each parameter taken from `weights` exactly once."""
+        """The decoder, or this rank's part of it, each parameter taken from `weights` once."""
 
 
 def cache_groups_of(

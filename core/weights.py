@@ -1,9 +1,7 @@
 """Where a decoder's parameters come from: each tensor is taken once, mistakes are listed."""
 
-import math
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,8 @@ from interlock.core.errors import CheckpointError, ContractError
 from interlock.core.safetensors_files import checked_tensors
 
 Shape = tuple[int, ...]
+Part = tuple[slice, ...]
+"""A slice for each axis, all within the shape; () is everything."""
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -32,6 +32,7 @@ class WeightSource(ABC):
         self._taken: set[str] = set()
         self._missing: list[str] = []
         self._wrong: list[str] = []
+        self._left: list[str] = []
 
     @abstractmethod
     def names(self) -> frozenset[str]:
@@ -42,9 +43,12 @@ class WeightSource(ABC):
         """The stored shape; None if the source has no such tensor."""
 
     @abstractmethod
-    def read(self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def read(
+        self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device, part: Part = ()
+    ) -> Tensor:
         """A new tensor in memory of its own with the stored values. `take` is what families call.
 
+        With `part`, only that slice of it is read from the source.
         Raises CheckpointError when the stored values cannot be read as `dtype`.
         """
 
@@ -52,8 +56,10 @@ class WeightSource(ABC):
         """True when an optional tensor (a bias) is stored and must therefore be taken."""
         return name in self.names()
 
-    def take(self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The tensor `name`, which must have this shape.
+    def take(
+        self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device, part: Part = ()
+    ) -> Tensor:
+        """The tensor `name`, which must have this shape as a whole; `part` of it is returned.
 
         A missing or misshapen one is noted for `finish` and stands in as uninitialised memory.
         Raises ContractError when the tensor was taken before.
@@ -67,8 +73,12 @@ class WeightSource(ABC):
         elif stored != shape:
             self._wrong.append(f"{name} is {list(stored)}, the config asks for {list(shape)}")
         else:
-            return self.read(name, shape, dtype, device)
-        return torch.empty(shape, dtype=dtype, device=device)
+            return self.read(name, shape, dtype, device, part)
+        return torch.empty(part_shape(shape, part), dtype=dtype, device=device)
+
+    def leave(self, pattern: str) -> None:
+        """Tensors of this shell pattern belong to other ranks."""
+        self._left.append(pattern)
 
     def finish(self, ignore: Sequence[str] = ()) -> None:
         """Raise CheckpointError with every tensor that is missing, misshapen or was never taken.
@@ -78,7 +88,7 @@ class WeightSource(ABC):
         unused = sorted(
             name
             for name in self.names() - self._taken
-            if not any(fnmatchcase(name, pattern) for pattern in ignore)
+            if not any(fnmatchcase(name, pattern) for pattern in (*ignore, *self._left))
         )
         unexpected = [f"{name} {list(self.shape(name) or ())}" for name in unused]
         parts = (
@@ -92,6 +102,12 @@ class WeightSource(ABC):
                 "\n  ".join([f"{self.title}: the tensors do not match the config", *lines])
             )
         self.finished = True
+
+
+def part_shape(shape: Shape, part: Part) -> Shape:
+    """The shape of a part."""
+    sizes = [len(range(n)[one]) for n, one in zip(shape, part, strict=False)]
+    return (*sizes, *shape[len(sizes) :])
 
 
 class SafetensorsDirectory(WeightSource):
@@ -119,7 +135,9 @@ class SafetensorsDirectory(WeightSource):
         stored = self._stored.get(name)
         return stored.shape if stored else None
 
-    def read(self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def read(
+        self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device, part: Part = ()
+    ) -> Tensor:
         """A copy in memory of its own: the file may be replaced while the model runs."""
         file, stored_dtype, _ = self._stored[name]
         if stored_dtype not in FLOATS:
@@ -130,55 +148,8 @@ class SafetensorsDirectory(WeightSource):
         try:
             if file not in self._open:
                 self._open[file] = safe_open(str(file), framework="pt")
-            values: Tensor = self._open[file].get_tensor(name)
+            stored = self._open[file]
+            values: Tensor = stored.get_slice(name)[part] if part else stored.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: tensor {name} cannot be read: {error}") from error
-        return torch.empty(shape, dtype=dtype, device=device).copy_(values)
-
-
-class RandomWeights(WeightSource):
-    """Any tensor that is asked for, drawn from (seed, name): equal in every dtype up to rounding.
-
-    One-dimensional weights lie around 1, biases around 0, matrices have deviation
-    1.4 / sqrt(inputs), embeddings 1, so that logits of a small random model differ clearly.
-    Optional tensors are absent, except those that match `optional` (shell patterns).
-    """
-
-    def __init__(self, seed: int, optional: Iterable[str] = (), keep: bool = False) -> None:
-        super().__init__(f"random weights (seed {seed})")
-        self.seed = seed
-        self.optional = tuple(optional)
-        self.kept: dict[str, Tensor] | None = {} if keep else None
-        """With `keep`: everything that was taken, by name, for writing a checkpoint."""
-
-    def names(self) -> frozenset[str]:
-        """What was taken so far: nothing is ever left over."""
-        return frozenset(self._taken)
-
-    def shape(self, name: str) -> Shape | None:
-        """Unknown until it is asked for."""
-        return None
-
-    def has(self, name: str) -> bool:
-        """True for the optional tensors that were asked for at construction."""
-        return any(fnmatchcase(name, pattern) for pattern in self.optional)
-
-    def take(self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A random tensor of this shape. Raises ContractError when it was taken before."""
-        if name in self._taken:
-            raise ContractError(f"{self.title}: tensor {name!r} was taken twice")
-        self._taken.add(name)
-        tensor = self.read(name, shape, dtype, device)
-        if self.kept is not None:
-            self.kept[name] = tensor.clone()
-        return tensor
-
-    def read(self, name: str, shape: Shape, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Values drawn in fp64 on the CPU, then rounded."""
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{name}".encode()))
-        values = torch.randn(shape, generator=generator, dtype=torch.float64)
-        if len(shape) == 1:
-            values = 0.1 * values + (0.0 if name.endswith("bias") else 1.0)
-        elif "embed" not in name:
-            values = values * (1.4 / math.sqrt(shape[-1]))
-        return values.to(device=device, dtype=dtype)
+        return torch.empty(part_shape(shape, part), dtype=dtype, device=device).copy_(values)

@@ -13,13 +13,13 @@ from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
 from interlock.core.errors import ContractError
-from interlock.core.metrics import summarize
 from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig, to_plain
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
 from interlock.driver.interrupts import Interrupts
 from interlock.driver.manifest import manifest
+from interlock.driver.metrics import summarize
 from interlock.driver.peak import measure_cpu_bandwidth
 from interlock.driver.report import (
     Progress,

@@ -1,7 +1,7 @@
 """The folder of a run: written so that a reader finds all of a file or none of it.
 
 requests.jsonl  one line a request in input order, the refused and failed ones included
-summary.json    the figures of `core/metrics.py`
+summary.json    the figures of `driver/metrics.py`
 run.json        the manifest of `driver/manifest.py`: what ran, on what, with which config
 steps.jsonl     the decisions of every step, for a rerun
 """

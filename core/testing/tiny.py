@@ -22,7 +22,8 @@ from interlock.core.model import (
     ModelDescription,
     ModelFamily,
 )
-from interlock.core.weights import RandomWeights
+from interlock.core.parallel import Placement
+from interlock.core.testing.random_weights import RandomWeights
 
 TinyKind = Literal["gqa", "mha", "mqa", "mla", "mla_moe", "hybrid"]
 KINDS: tuple[TinyKind, ...] = ("gqa", "mha", "mqa", "mla", "mla_moe", "hybrid")
@@ -231,4 +232,4 @@ def _build(
 ) -> Decoder:
     family = _family(description.config, families)
     with torch.no_grad():
-        return family.build(description, weights, dtype, torch.device("cpu"))
+        return family.build(description, weights, Placement(dtype, torch.device("cpu")))

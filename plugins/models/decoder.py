@@ -3,18 +3,18 @@
 Legend: T tokens, E hidden size, R rotated size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from interlock.core.errors import CheckpointError
-from interlock.core.model import Attend, AttentionSpec, ModelDescription
+from interlock.core.model import Attend, ModelDescription
+from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
-from interlock.plugins.models.layers import GatedMLP, Loader
-from interlock.plugins.models.mixers import HeadsMixer, LatentMixer
-from interlock.plugins.models.moe import MoeMLP, MoeSpec
+from interlock.plugins.models.layers import Loader, RMSNorm, VocabularyTable
+from interlock.plugins.models.mixers import HeadsMixer, LatentMixer, MixerOptions
 from interlock.plugins.models.rope import rope_tables
 from interlock.plugins.models.rope_scaling import RopeScaling
 
@@ -22,49 +22,78 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ROTARY_BUFFERS = "*.rotary_emb.inv_freq"  # written by old versions; the tables are computed
 
 
+MakeMLP = Callable[[Loader, str, int], Callable[[Tensor], Tensor]]
+"""(loader, prefix of the layer's tensors, layer) -> [T, E] to [T, E]."""
+
+
+@dataclass(frozen=True)
+class BlockNorms:
+    """Names of a layer's norms under its prefix; None: there is none at this place.
+
+    `after` norms apply to what attention or MLP add to the residual stream. `offset` is added to
+    every norm's stored weight (Gemma stores weight - 1).
+    """
+
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+    offset: float = 0.0
+
+
 @dataclass(frozen=True)
 class Architecture:
     """What a family adds to the model description: everything about layers but their attention.
 
-    The `biased` fields make a bias required; one that is stored is used in any case.
-    `unused` names stored tensors that this decoder has no part for.
+    `ropes` are the rotary scalings by layer, or one for all. `rotated` entries of each head are
+    turned, all if None. `embedding_scale` multiplies embeddings, `logit_softcap` c turns a logit
+    x into c tanh(x / c). `unused` names stored tensors that this decoder has no part for.
     """
 
-    inner: int
     norm_eps: float
-    rope: RopeScaling
+    ropes: tuple[RopeScaling, ...]
     tied: bool
-    attention_biased: bool = False
-    output_biased: bool = False
-    mlp_biased: bool = False
-    query_rank: int | None = None
-    interleaved: bool = False
-    moe: MoeSpec | None = None
-    moe_layers: frozenset[int] = frozenset()
+    mlp: MakeMLP
+    mixer: MixerOptions = field(default_factory=MixerOptions)
+    norms: BlockNorms = field(default_factory=BlockNorms)
+    rotated: int | None = None
+    embedding_scale: float | None = None
+    logit_softcap: float | None = None
     unused: tuple[str, ...] = field(default=())
 
 
 class Block:
-    """One pre-norm layer: attention and MLP, each added to the residual stream."""
+    """One layer: attention and MLP, each added to the residual stream."""
 
     def __init__(
         self, load: Loader, layer: int, description: ModelDescription, of: Architecture
     ) -> None:
         hidden, prefix = description.hidden_size, f"model.layers.{layer}"
+
+        def norm(name: str | None) -> RMSNorm | None:
+            if name is None:
+                return None
+            return load.norm(f"{prefix}.{name}", hidden, of.norm_eps, of.norms.offset)
+
         self.layer = layer
-        self.attention_norm = load.norm(f"{prefix}.input_layernorm", hidden, of.norm_eps)
-        self.mixer = _mixer(load, f"{prefix}.self_attn", description.attention[layer], hidden, of)
-        self.mlp_norm = load.norm(f"{prefix}.post_attention_layernorm", hidden, of.norm_eps)
-        self.mlp: MoeMLP | GatedMLP
-        if of.moe is not None and layer in of.moe_layers:
-            self.mlp = MoeMLP(load, f"{prefix}.mlp", hidden, of.moe)
-        else:
-            self.mlp = GatedMLP(load, f"{prefix}.mlp", hidden, of.inner, of.mlp_biased)
+        self.before_attention = norm(of.norms.before_attention)
+        spec, attention = description.attention[layer], f"{prefix}.self_attn"
+        mixer = HeadsMixer if spec.form == "heads" else LatentMixer
+        self.mixer = mixer(load, attention, spec, hidden, of.mixer)
+        self.after_attention = norm(of.norms.after_attention)
+        self.before_mlp = norm(of.norms.before_mlp)
+        self.mlp = of.mlp(load, prefix, layer)
+        self.after_mlp = norm(of.norms.after_mlp)
 
     def __call__(self, x_TE: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         """The residual stream after this layer."""
-        x_TE = x_TE + self.mixer(self.attention_norm(x_TE), rotation, self.layer, attend)
-        return x_TE + self.mlp(self.mlp_norm(x_TE))
+        mixed_TE = self.mixer(_apply(self.before_attention, x_TE), rotation, self.layer, attend)
+        x_TE = x_TE + _apply(self.after_attention, mixed_TE)
+        return x_TE + _apply(self.after_mlp, self.mlp(_apply(self.before_mlp, x_TE)))
+
+
+def _apply(norm: RMSNorm | None, x_TE: Tensor) -> Tensor:
+    return x_TE if norm is None else norm(x_TE)
 
 
 class CausalDecoder:
@@ -79,62 +108,73 @@ class CausalDecoder:
         description: ModelDescription,
         architecture: Architecture,
         weights: WeightSource,
-        dtype: torch.dtype,
-        device: torch.device,
+        placement: Placement,
     ) -> None:
         self.description = description
-        load = Loader(weights, dtype, device)
+        self.architecture = architecture
+        load = Loader(weights, placement)
         vocab, hidden = description.vocab_size, description.hidden_size
-        self.embedding_VE = load.rows(EMBEDDING, vocab, hidden)
+        embedding_VE = load.vocabulary(EMBEDDING, vocab, hidden)
+        self.embedding = VocabularyTable(embedding_VE, vocab, load.ranks)
         self.blocks = [
             Block(load, layer, description, architecture) for layer in range(description.num_layers)
         ]
-        self.norm = load.norm("model.norm", hidden, architecture.norm_eps)
-        self.head_VE = _head(load, architecture.tied, self.embedding_VE)
+        self.norm = load.norm(
+            "model.norm", hidden, architecture.norm_eps, architecture.norms.offset
+        )
+        self.head = VocabularyTable(
+            _head(load, architecture, embedding_VE, vocab), vocab, load.ranks
+        )
         weights.finish(ignore=(*architecture.unused, ROTARY_BUFFERS))
         spec = description.attention[0]
         size = spec.rope_dim if spec.form == "latent" else spec.head_dim
-        self.cos_PR, self.sin_PR = rope_tables(
-            architecture.rope, size, description.max_positions, dtype, device
-        )
+        self.tables = {
+            scaling: rope_tables(
+                scaling,
+                architecture.rotated or size,
+                description.max_positions,
+                placement.dtype,
+                placement.device,
+            )
+            for scaling in set(architecture.ropes)
+        }
+        ropes = architecture.ropes
+        self.rope_of = ropes if len(ropes) > 1 else ropes * description.num_layers
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Final-norm features [T, E], calling `attend` once per layer in layer order."""
-        rotation = self.cos_PR[positions_T][:, None], self.sin_PR[positions_T][:, None]
+        rotations = {
+            scaling: (cos_PR[positions_T][:, None], sin_PR[positions_T][:, None])
+            for scaling, (cos_PR, sin_PR) in self.tables.items()
+        }
         x_TE = self.embed(tokens_T)
-        for block in self.blocks:
-            x_TE = block(x_TE, rotation, attend)
+        for block, scaling in zip(self.blocks, self.rope_of, strict=True):
+            x_TE = block(x_TE, rotations[scaling], attend)
         return self.norm(x_TE)
 
     def logits(self, features_TE: Tensor) -> Tensor:
         """[T, vocab_size] in the model's dtype."""
-        return functional.linear(features_TE, self.head_VE)
+        logits_TV = self.head.logits(features_TE)
+        cap = self.architecture.logit_softcap
+        return logits_TV if cap is None else torch.tanh(logits_TV / cap) * cap
 
     def embed(self, tokens_T: Tensor) -> Tensor:
-        """Input embeddings [T, E]."""
-        return functional.embedding(tokens_T, self.embedding_VE)
+        """Input embeddings [T, E], scaled as the first layer reads them."""
+        x_TE = self.embedding.embed(tokens_T)
+        scale = self.architecture.embedding_scale
+        return x_TE if scale is None else x_TE * scale
 
 
-def _mixer(
-    load: Loader, prefix: str, spec: AttentionSpec, hidden: int, of: Architecture
-) -> HeadsMixer | LatentMixer:
-    if spec.form == "heads":
-        return HeadsMixer(load, prefix, spec, hidden, of.attention_biased, of.output_biased)
-    return LatentMixer(
-        load, prefix, spec, hidden, of.attention_biased, of.query_rank, of.interleaved
-    )
-
-
-def _head(load: Loader, tied: bool, embedding_VE: Tensor) -> Tensor:
-    """The output matrix: its own, or the embedding.
+def _head(load: Loader, of: Architecture, embedding_VE: Tensor, vocab: int) -> Tensor:
+    """This rank's rows of the output matrix: its own, or the embedding's.
 
     A stored head beside `tie_word_embeddings` must equal the embedding: engines disagree on which
     one is meant when it does not.
     """
-    if tied and not load.weights.has(HEAD):
+    if of.tied and not load.weights.has(HEAD):
         return embedding_VE
-    head_VE = load.rows(HEAD, *embedding_VE.shape)
-    if not tied:
+    head_VE = load.vocabulary(HEAD, vocab, embedding_VE.shape[1])
+    if not of.tied:
         return head_VE
     if not torch.equal(head_VE, embedding_VE):
         raise CheckpointError(

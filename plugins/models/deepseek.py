@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.model import AttentionSpec, Decoder, ModelDescription, ModelFamily
+from interlock.core.parallel import Placement
 from interlock.plugins.models.fields import Fields
 from interlock.plugins.models.rope_scaling import read_rope
 
 if TYPE_CHECKING:
-    import torch
-
     from interlock.core.weights import WeightSource
+    from interlock.plugins.models.layers import Loader
     from interlock.plugins.models.moe import MoeSpec
 
 
@@ -35,13 +35,19 @@ class DeepseekFamily(ModelFamily):
         fields.require(rope % 2 == 0, f"qk_rope_head_dim={rope} is odd and cannot be rotated")
         rank, v_head_dim = fields.integer("kv_lora_rank"), fields.integer("v_head_dim")
         fields.integer("q_lora_rank", 1)
-        fields.integer("intermediate_size")
+        inner = fields.integer("intermediate_size")
         fields.number("rms_norm_eps", 1e-6)
         fields.choice("hidden_act", "silu", ("silu", "swish"))
         vocab = fields.integer("vocab_size")
         positions = fields.integer("max_position_embeddings", 2048)
+        splits = {"intermediate_size": inner}
         if moe_layers(config, fields):
             _check_moe(config, fields)
+            shared = fields.integer("n_shared_experts", 0, least=0)
+            splits["n_routed_experts"] = fields.integer("n_routed_experts")
+            splits["moe_intermediate_size * n_shared_experts"] = (
+                fields.integer("moe_intermediate_size") * shared
+            )
         fields.check()
         scale = (nope + rope) ** -0.5 * read_rope(config, positions).softmax_factor
         spec = AttentionSpec(
@@ -49,42 +55,53 @@ class DeepseekFamily(ModelFamily):
             latent_rank=rank, nope_dim=nope, rope_dim=rope,
         )  # fmt: skip
         return ModelDescription(
-            name, self.name, vocab, hidden, layers, positions, (spec,) * layers, "float32", config
-        )
+            name, self.name, vocab, hidden, layers, positions, (spec,) * layers, "float32", config,
+            splits=splits,
+        )  # fmt: skip
 
     def build(
         self,
         description: ModelDescription,
         weights: "WeightSource",
-        dtype: "torch.dtype",
-        device: "torch.device",
+        placement: Placement,
     ) -> Decoder:
         """The decoder; CheckpointError lists tensors that do not match.
 
         Layers for multi-token prediction that the config states are left out.
         """
         from interlock.plugins.models.decoder import Architecture, CausalDecoder
+        from interlock.plugins.models.layers import GatedMLP
+        from interlock.plugins.models.mixers import MixerOptions
+        from interlock.plugins.models.moe import MoeMLP
 
-        config, layers = description.config, description.num_layers
+        config, layers, hidden = description.config, description.num_layers, description.hidden_size
         fields = Fields(config)
         extra = fields.integer("num_nextn_predict_layers", 0, least=0)
         expert_layers = moe_layers(config, fields)
+        moe = moe_spec(config, fields) if expert_layers else None
+        inner, mlp_biased = fields.integer("intermediate_size"), fields.flag("mlp_bias", False)
+        biased = fields.flag("attention_bias", False)
+
+        def mlp(load: "Loader", prefix: str, layer: int) -> "MoeMLP | GatedMLP":
+            if moe is not None and layer in expert_layers:
+                return MoeMLP(load, f"{prefix}.mlp", hidden, moe)
+            return GatedMLP(load, f"{prefix}.mlp", hidden, load.share(inner), mlp_biased)
+
         architecture = Architecture(
-            inner=fields.integer("intermediate_size"),
             norm_eps=fields.number("rms_norm_eps", 1e-6),
-            rope=read_rope(config, description.max_positions),
+            ropes=(read_rope(config, description.max_positions),),
             tied=fields.flag("tie_word_embeddings", False),
-            attention_biased=fields.flag("attention_bias", False),
-            output_biased=fields.flag("attention_bias", False),
-            mlp_biased=fields.flag("mlp_bias", False),
-            query_rank=config.get("q_lora_rank"),
-            interleaved=not is_v3(config) or fields.flag("rope_interleave", True),
-            moe=moe_spec(config, fields) if expert_layers else None,
-            moe_layers=expert_layers,
+            mlp=mlp,
+            mixer=MixerOptions(
+                biased,
+                biased,
+                query_rank=config.get("q_lora_rank"),
+                interleaved=not is_v3(config) or fields.flag("rope_interleave", True),
+            ),
             unused=tuple(f"model.layers.{layers + index}.*" for index in range(extra)),
         )
         fields.check()
-        return CausalDecoder(description, architecture, weights, dtype, device)
+        return CausalDecoder(description, architecture, weights, placement)
 
 
 def is_v3(config: Mapping[str, Any]) -> bool:

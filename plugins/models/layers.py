@@ -1,15 +1,47 @@
 """The parts that decoders are made of, and the loader that fills them from named tensors.
 
-Legend: T tokens, E hidden size, F size inside an MLP.
+Each part knows which share of its parameters this rank holds and where results are joined; with
+one rank a share is everything. Legend: T tokens, E hidden size, F size inside an MLP.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.weights import WeightSource
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Share(NamedTuple):
+    """A rank's part of an axis of `total` entries: start .. stop."""
+
+    total: int
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Entries in it."""
+        return self.stop - self.start
+
+    @property
+    def slice(self) -> slice:
+        """The same, for indexing."""
+        return slice(self.start, self.stop)
+
+    def times(self, count: int) -> "Share":
+        """The share of an axis with `count` entries for each of this one's."""
+        return Share(self.total * count, self.start * count, self.stop * count)
+
+
+def whole(total: int) -> Share:
+    """Everything."""
+    return Share(total, 0, total)
 
 
 class RMSNorm:
@@ -25,74 +57,181 @@ class RMSNorm:
         return functional.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
-class Linear:
-    """x @ weight.T + bias; weight is [outputs, inputs]."""
+class SplitRMSNorm:
+    """RMSNorm over an axis that is spread over ranks, each entry on `copies` of them."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, eps: float, total: int, copies: int, ranks: Ranks) -> None:
+        self.weight = weight
+        self.eps = eps
+        self._count = total * copies
+        self._ranks = ranks
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Same shape and dtype as `x`, this rank's part of the last axis."""
+        wide = x.to(self.weight.dtype)
+        squares = self._ranks.sum(wide.square().sum(-1, keepdim=True)) / self._count
+        return (wide * torch.rsqrt(squares + self.eps) * self.weight).to(x.dtype)
+
+
+class Linear:
+    """x @ weight.T + bias; weight is [outputs, inputs].
+
+    With `join`, inputs are a rank's share and the ranks' products are summed.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, join: Ranks = ALONE) -> None:
         self.weight = weight
         self.bias = bias
+        self.join = join
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
-        return functional.linear(x, self.weight, self.bias)
+        if self.join.size == 1:
+            return functional.linear(x, self.weight, self.bias)
+        y = self.join.sum(functional.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias
 
 
 class Loader:
     """Takes parameters in the model's dtype; norms and routers in `wide` (at least fp32)."""
 
-    def __init__(self, weights: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, weights: WeightSource, placement: Placement) -> None:
         self.weights = weights
-        self.dtype = dtype
-        self.device = device
-        self.wide = torch.promote_types(dtype, torch.float32)
+        self.dtype = placement.dtype
+        self.device = placement.device
+        self.ranks = placement.ranks
+        self.wide = torch.promote_types(placement.dtype, torch.float32)
 
-    def norm(self, prefix: str, size: int, eps: float) -> RMSNorm:
-        """The norm whose weight is `prefix`.weight."""
-        return RMSNorm(self.wide_tensor(f"{prefix}.weight", (size,)), eps)
+    def share(self, total: int) -> Share:
+        """This rank's part of `total`, which the ranks divide evenly."""
+        each, rest = divmod(total, self.ranks.size)
+        assert rest == 0, f"{total} is not a multiple of {self.ranks.size} ranks"
+        return Share(total, self.ranks.rank * each, (self.ranks.rank + 1) * each)
 
-    def wide_tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor in at least fp32."""
-        return self.weights.take(name, shape, self.wide, self.device)
+    def kv_share(self, heads: int) -> Share:
+        """This rank's key/value heads: its part, or a copy of one where there are more ranks."""
+        if heads >= self.ranks.size:
+            return self.share(heads)
+        head = self.ranks.rank * heads // self.ranks.size
+        return Share(heads, head, head + 1)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor in the model's dtype."""
-        return self.weights.take(name, shape, self.dtype, self.device)
+    def norm(self, prefix: str, size: int, eps: float, offset: float = 0.0) -> RMSNorm:
+        """The norm whose weight is `prefix`.weight + `offset`."""
+        weight = self.wide_tensor(f"{prefix}.weight", (size,))
+        return RMSNorm(weight + offset if offset else weight, eps)
 
-    def rows(self, name: str, at_least: int, columns: int) -> Tensor:
-        """[at_least, columns]: a table whose stored rows beyond `at_least` are padding, cut off."""
+    def split_norm(self, prefix: str, share: Share, eps: float) -> RMSNorm | SplitRMSNorm:
+        """The norm over an axis of which this rank has a share."""
+        weight = self.wide_tensor(f"{prefix}.weight", (share.total,), (share.slice,))
+        if share.size == share.total:
+            return RMSNorm(weight, eps)
+        copies = share.size * self.ranks.size // share.total
+        return SplitRMSNorm(weight, eps, share.total, copies, self.ranks)
+
+    def wide_tensor(
+        self, name: str, shape: tuple[int, ...], part: tuple[slice, ...] = ()
+    ) -> Tensor:
+        """A tensor, or part of it, in at least fp32."""
+        return self.weights.take(name, shape, self.wide, self.device, part)
+
+    def tensor(self, name: str, shape: tuple[int, ...], part: tuple[slice, ...] = ()) -> Tensor:
+        """A tensor, or part of it, in the model's dtype."""
+        return self.weights.take(name, shape, self.dtype, self.device, part)
+
+    def vocabulary(self, name: str, size: int, columns: int) -> Tensor:
+        """This rank's rows of a [size, columns] table; stored rows beyond `size` are padding.
+
+        Ranks have ceil(size / ranks) rows each, the last ones fewer.
+        """
         stored = self.weights.shape(name)
-        padded = stored is not None and len(stored) == 2 and stored[0] > at_least
-        rows = stored[0] if stored and padded else at_least
-        return self.tensor(name, (rows, columns))[:at_least]
+        padded = stored is not None and len(stored) == 2 and stored[0] > size
+        rows = stored[0] if stored and padded else size
+        each = -(-size // self.ranks.size)
+        start = min(size, each * self.ranks.rank)
+        return self.tensor(name, (rows, columns), (slice(start, min(size, start + each)),))
 
-    def linear(self, outputs: Mapping[str, int], inputs: int, biased: bool) -> Linear:
-        """One layer from those named, stacked in order: prefix -> number of outputs.
+    def linear(
+        self, outputs: Mapping[str, Share], inputs: Share, biased: bool, joined: bool = True
+    ) -> Linear:
+        """One layer from those named, stacked in order: prefix -> this rank's outputs.
 
-        A bias that is stored is used even if the config does not speak of one; `biased` makes it
-        required.
+        Where `inputs` is a share, products are summed over ranks (not `joined`: by the caller,
+        who must then have no bias). A bias that is stored is used even if the config does not
+        speak of one; `biased` makes it required.
         """
         weight = torch.cat(
-            [self.tensor(f"{name}.weight", (rows, inputs)) for name, rows in outputs.items()]
+            [
+                self.tensor(
+                    f"{name}.weight", (rows.total, inputs.total), (rows.slice, inputs.slice)
+                )
+                for name, rows in outputs.items()
+            ]
         )
+        join = self.ranks if joined and inputs.size < inputs.total else ALONE
         named = {name: biased or self.weights.has(f"{name}.bias") for name in outputs}
         if not any(named.values()):
-            return Linear(weight, None)
+            return Linear(weight, None, join)
         biases = [
-            self.tensor(f"{name}.bias", (rows,)) if named[name] else weight.new_zeros(rows)
+            self.tensor(f"{name}.bias", (rows.total,), (rows.slice,))
+            if named[name]
+            else weight.new_zeros(rows.size)
             for name, rows in outputs.items()
         ]
-        return Linear(weight, torch.cat(biases))
+        if not joined and self.ranks.rank > 0:
+            biases = [torch.zeros_like(bias) for bias in biases]  # the caller's sum has it once
+        return Linear(weight, torch.cat(biases), join)
+
+    def _matrix(self, name: str, rows: Share, columns: Share) -> Tensor:
+        return self.tensor(name, (rows.total, columns.total), (rows.slice, columns.slice))
+
+
+class VocabularyTable:
+    """Embedding and output matrix; each rank has some rows of both."""
+
+    def __init__(self, rows_VE: Tensor, vocab_size: int, ranks: Ranks) -> None:
+        self.rows_VE = rows_VE
+        self.vocab_size = vocab_size
+        self.ranks = ranks
+        self._each = -(-vocab_size // ranks.size)
+        self._first = self._each * ranks.rank
+
+    def embed(self, tokens_T: Tensor) -> Tensor:
+        """The tokens' rows [T, E]."""
+        if self.ranks.size == 1:
+            return functional.embedding(tokens_T, self.rows_VE)
+        local_T = tokens_T - self._first
+        mine_T = (local_T >= 0) & (local_T < len(self.rows_VE))
+        out_TE = self.rows_VE.new_zeros(len(tokens_T), self.rows_VE.shape[1])
+        out_TE[mine_T] = self.rows_VE[local_T[mine_T]]
+        return self.ranks.sum(out_TE)
+
+    def logits(self, features_TE: Tensor) -> Tensor:
+        """Products with every row [T, vocab_size]."""
+        logits_TV = functional.linear(features_TE, self.rows_VE)
+        if self.ranks.size == 1:
+            return logits_TV
+        padded_TV = functional.pad(logits_TV, (0, self._each - logits_TV.shape[1]))
+        return self.ranks.concat(padded_TV)[:, : self.vocab_size]
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x)) (arXiv 2002.05202); gate and up are one matrix."""
+    """down(activation(gate(x)) * up(x)) (arXiv 2002.05202); gate and up are one matrix.
 
-    def __init__(self, load: Loader, prefix: str, hidden: int, inner: int, biased: bool) -> None:
-        halves = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
-        self.gate_up = load.linear(halves, hidden, biased)
-        self.down = load.linear({f"{prefix}.down_proj": hidden}, inner, biased)
+    Not `joined`: each rank's result is a term of the sum that the caller forms over ranks.
+    `names` are those of gate, up and down.
+    """
+
+    def __init__(
+        self, load: Loader, prefix: str, hidden: int, inner: Share, biased: bool = False,
+        activation: Activation = functional.silu, joined: bool = True,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:  # fmt: skip
+        gate, up, down = (f"{prefix}.{name}" for name in names)
+        self.activation = activation
+        self.gate_up = load.linear({gate: inner, up: inner}, whole(hidden), biased)
+        self.down = load.linear({down: whole(hidden)}, inner, biased, joined)
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]."""
         gate_TF, up_TF = self.gate_up(x_TE).chunk(2, dim=-1)
-        return self.down(functional.silu(gate_TF) * up_TF)
+        return self.down(self.activation(gate_TF) * up_TF)

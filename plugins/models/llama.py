@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.model import AttentionSpec, Decoder, ModelDescription, ModelFamily
+from interlock.core.parallel import Placement
 from interlock.plugins.models.fields import Fields
 from interlock.plugins.models.rope_scaling import read_rope
 
 if TYPE_CHECKING:
-    import torch
-
     from interlock.core.weights import WeightSource
 
 
@@ -45,7 +44,7 @@ class LlamaFamily(ModelFamily):
             )
         head_dim = fields.integer("head_dim", max(1, hidden // heads))
         fields.require(head_dim % 2 == 0, f"head_dim={head_dim} is odd and cannot be rotated")
-        fields.integer("intermediate_size")
+        inner = fields.integer("intermediate_size")
         fields.number("rms_norm_eps", 1e-6)
         fields.choice("hidden_act", "silu", ("silu", "swish"))
         vocab, positions = fields.integer("vocab_size"), _max_positions(fields)
@@ -57,33 +56,36 @@ class LlamaFamily(ModelFamily):
             for window in windows
         )
         return ModelDescription(
-            name, self.name, vocab, hidden, layers, positions, attention, "float32", config
-        )
+            name, self.name, vocab, hidden, layers, positions, attention, "float32", config,
+            splits={"intermediate_size": inner},
+        )  # fmt: skip
 
     def build(
         self,
         description: ModelDescription,
         weights: "WeightSource",
-        dtype: "torch.dtype",
-        device: "torch.device",
+        placement: Placement,
     ) -> Decoder:
         """The decoder; CheckpointError lists tensors that do not match."""
         from interlock.plugins.models.decoder import Architecture, CausalDecoder
+        from interlock.plugins.models.layers import GatedMLP
+        from interlock.plugins.models.mixers import MixerOptions
 
-        config = description.config
+        config, hidden = description.config, description.hidden_size
         fields = Fields(config)
-        biased = fields.flag("attention_bias", False)
+        inner = fields.integer("intermediate_size")
+        biased, mlp_biased = fields.flag("attention_bias", False), fields.flag("mlp_bias", False)
         architecture = Architecture(
-            inner=fields.integer("intermediate_size"),
             norm_eps=fields.number("rms_norm_eps", 1e-6),
-            rope=read_rope(config, description.max_positions),
+            ropes=(read_rope(config, description.max_positions),),
             tied=fields.flag("tie_word_embeddings", False),
-            attention_biased=biased or _is(config, "Qwen2ForCausalLM"),
-            output_biased=biased,
-            mlp_biased=fields.flag("mlp_bias", False),
+            mlp=lambda load, prefix, _: GatedMLP(
+                load, f"{prefix}.mlp", hidden, load.share(inner), mlp_biased
+            ),
+            mixer=MixerOptions(biased or _is(config, "Qwen2ForCausalLM"), biased),
         )
         fields.check()
-        return CausalDecoder(description, architecture, weights, dtype, device)
+        return CausalDecoder(description, architecture, weights, placement)
 
 
 def _max_positions(fields: Fields) -> int:

@@ -1,43 +1,79 @@
 """The two attention layers around the backend's attention: projections and rotary embedding.
 
-Legend: T tokens, E hidden size, H query heads, K key/value heads, D head size; MLA: N and R the
-query's parts without and with rotary embedding, C latent rank, V value head size.
+A rank computes its own query heads. Legend: T tokens, E hidden size, H query heads, K key/value
+heads, D head size; MLA: N and R the query's parts without and with rotary embedding, C latent rank,
+V value head size.
 """
+
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from interlock.core.model import Attend, AttentionSpec, HeadsInput, LatentInput
-from interlock.plugins.models.layers import Linear, Loader
+from interlock.plugins.models.layers import Linear, Loader, RMSNorm, Share, SplitRMSNorm, whole
 from interlock.plugins.models.rope import rotate
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of the step's positions, [T, 1, R / 2]."""
+Norm = RMSNorm | SplitRMSNorm
 
 LATENT_NORM_EPS = 1e-6  # DeepSeek's code takes the norm's default here, not rms_norm_eps
 
 
+@dataclass(frozen=True)
+class MixerOptions:
+    """What families vary in the projections around attention.
+
+    The `biased` fields make a bias required. `qk_norm` normalises queries and keys before the
+    rotation, each head by itself ("head") or over all heads together ("width").
+    """
+
+    biased: bool = False
+    output_biased: bool = False
+    qk_norm: Literal["none", "head", "width"] = "none"
+    norm_eps: float = 1e-6
+    norm_offset: float = 0.0
+    query_rank: int | None = None
+    interleaved: bool = False
+
+
 class HeadsMixer:
-    """Query, key and value heads with rotary embedding (MHA, GQA, MQA)."""
+    """Query, key and value heads with rotary embedding of each head's first entries."""
 
     def __init__(
-        self, load: Loader, prefix: str, spec: AttentionSpec, hidden: int, biased: bool,
-        output_biased: bool,
-    ) -> None:  # fmt: skip
-        self.spec = spec
-        width, kv_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        parts = {"q_proj": width, "k_proj": kv_width, "v_proj": kv_width}
-        self.qkv = load.linear({f"{prefix}.{n}": w for n, w in parts.items()}, hidden, biased)
-        self.out = load.linear({f"{prefix}.o_proj": hidden}, width, output_biased)
+        self, load: Loader, prefix: str, spec: AttentionSpec, hidden: int, options: MixerOptions
+    ) -> None:
+        self.spec = spec.on(load.ranks)
+        query = load.share(spec.num_heads).times(spec.head_dim)
+        key = load.kv_share(spec.num_kv_heads).times(spec.head_dim)
+        parts = {"q_proj": query, "k_proj": key, "v_proj": key}
+        named = {f"{prefix}.{name}": share for name, share in parts.items()}
+        self.qkv = load.linear(named, whole(hidden), options.biased)
+        self.norms = _qk_norms(load, prefix, spec, query, key, options)
+        self.norm_heads = options.qk_norm == "head"
+        self.sinks_H: Tensor | None = None
+        self.out = load.linear({f"{prefix}.o_proj": whole(hidden)}, query, options.output_biased)
 
     def __call__(self, x_TE: Tensor, rotation: Rotation, layer: int, attend: Attend) -> Tensor:
         """[T, E] -> [T, E]."""
         spec = self.spec
         heads, keys_end = spec.num_heads, spec.num_heads + spec.num_kv_heads
         qkv_THD = self.qkv(x_TE).view(len(x_TE), -1, spec.head_dim)
-        qk_THD = rotate(qkv_THD[:, :keys_end], *rotation)
+        qk_THD = qkv_THD[:, :keys_end]
+        if self.norms is not None:
+            qk_THD = self._normalised(qk_THD, *self.norms)
+        qk_THD = rotate(qk_THD, *rotation)
         inputs = HeadsInput(qk_THD[:, :heads], qk_THD[:, heads:], qkv_THD[:, keys_end:])
         return self.out(attend(layer, spec, inputs).flatten(1))
+
+    def _normalised(self, qk_THD: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
+        q_THD, k_THD = qk_THD.tensor_split((self.spec.num_heads,), dim=1)
+        if self.norm_heads:
+            return torch.cat((query_norm(q_THD), key_norm(k_THD)), dim=1)
+        q_TX, k_TX = query_norm(q_THD.flatten(1)), key_norm(k_THD.flatten(1))
+        return torch.cat((q_TX, k_TX), dim=1).view(qk_THD.shape)
 
 
 class LatentMixer:
@@ -48,29 +84,33 @@ class LatentMixer:
     """
 
     def __init__(
-        self, load: Loader, prefix: str, spec: AttentionSpec, hidden: int, biased: bool,
-        query_rank: int | None, interleaved: bool,
-    ) -> None:  # fmt: skip
-        self.spec = spec
-        heads, rank = spec.num_heads, spec.latent_rank
-        width, kv_width = heads * spec.head_dim, rank + spec.rope_dim
-        query = {f"{prefix}.q_a_proj": query_rank} if query_rank else {f"{prefix}.q_proj": width}
+        self, load: Loader, prefix: str, spec: AttentionSpec, hidden: int, options: MixerOptions
+    ) -> None:
+        self.spec = spec.on(load.ranks)
+        heads, rank, query_rank = load.share(spec.num_heads), spec.latent_rank, options.query_rank
+        width, kv_width = heads.times(spec.head_dim), whole(rank + spec.rope_dim)
+        if query_rank:
+            query = {f"{prefix}.q_a_proj": whole(query_rank)}
+        else:
+            query = {f"{prefix}.q_proj": width}
         kv = {f"{prefix}.kv_a_proj_with_mqa": kv_width}
-        self.query_down = load.linear(query, hidden, biased and query_rank is not None)
-        self.kv_down = load.linear(kv, hidden, biased)
+        biased = options.biased
+        self.query_down = load.linear(query, whole(hidden), biased and query_rank is not None)
+        self.kv_down = load.linear(kv, whole(hidden), biased)
         self.query_norm = self.query_up = None
         if query_rank:
             self.query_norm = load.norm(f"{prefix}.q_a_layernorm", query_rank, LATENT_NORM_EPS)
-            self.query_up = load.linear({f"{prefix}.q_b_proj": width}, query_rank, False)
-        if interleaved:
-            _to_half_order(self.query_up or self.query_down, heads, spec.nope_dim)
+            self.query_up = load.linear({f"{prefix}.q_b_proj": width}, whole(query_rank), False)
+        if options.interleaved:
+            _to_half_order(self.query_up or self.query_down, heads.size, spec.nope_dim)
             _to_half_order(self.kv_down, 1, rank)
         self.latent_norm = load.norm(f"{prefix}.kv_a_layernorm", rank, LATENT_NORM_EPS)
-        expanded = spec.nope_dim + spec.v_head_dim
-        up = load.tensor(f"{prefix}.kv_b_proj.weight", (heads * expanded, rank))
-        up_HXC = up.view(heads, expanded, rank)
+        expanded = heads.times(spec.nope_dim + spec.v_head_dim)
+        up = load.tensor(f"{prefix}.kv_b_proj.weight", (expanded.total, rank), (expanded.slice,))
+        up_HXC = up.view(heads.size, -1, rank)
         self.up_k_HNC, self.up_v_HVC = up_HXC[:, : spec.nope_dim], up_HXC[:, spec.nope_dim :]
-        self.out = load.linear({f"{prefix}.o_proj": hidden}, heads * spec.v_head_dim, biased)
+        values = heads.times(spec.v_head_dim)
+        self.out = load.linear({f"{prefix}.o_proj": whole(hidden)}, values, biased)
 
     def __call__(self, x_TE: Tensor, rotation: Rotation, layer: int, attend: Attend) -> Tensor:
         """[T, E] -> [T, E]."""
@@ -89,6 +129,19 @@ class LatentMixer:
             self.up_v_HVC,
         )
         return self.out(attend(layer, spec, inputs).flatten(1))
+
+
+def _qk_norms(
+    load: Loader, prefix: str, spec: AttentionSpec, query: Share, key: Share, options: MixerOptions
+) -> tuple[Norm, Norm] | None:
+    names = f"{prefix}.q_norm", f"{prefix}.k_norm"
+    eps, offset = options.norm_eps, options.norm_offset
+    if options.qk_norm == "none":
+        return None
+    if options.qk_norm == "head":
+        query_norm, key_norm = (load.norm(name, spec.head_dim, eps, offset) for name in names)
+        return query_norm, key_norm
+    return load.split_norm(names[0], query, eps), load.split_norm(names[1], key, eps)
 
 
 def _to_half_order(linear: Linear, heads: int, skip: int) -> None:

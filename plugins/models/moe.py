@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from interlock.plugins.models.layers import GatedMLP, Loader
+from interlock.plugins.models.layers import GatedMLP, Loader, whole
 
 Routing = Literal["greedy", "group_limited_greedy", "noaux_tc"]
 
@@ -84,29 +84,36 @@ class Router:
 
 
 class MoeMLP:
-    """The sum of each token's routed experts, by weight, and of the shared experts."""
+    """The sum of each token's routed experts, by weight, and of the shared experts.
+
+    Each rank has an equal part of the routed experts and of the shared ones' inner size.
+    """
 
     def __init__(self, load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> None:
+        self.ranks = load.ranks
         self.router = Router(load, f"{prefix}.gate", hidden, spec)
-        self.experts = [
-            GatedMLP(load, f"{prefix}.experts.{index}", hidden, spec.inner, biased=False)
-            for index in range(spec.experts)
-        ]
+        self.mine = load.share(spec.experts)
+        self.experts = {
+            index: GatedMLP(load, f"{prefix}.experts.{index}", hidden, whole(spec.inner))
+            for index in range(self.mine.start, self.mine.stop)
+        }
+        for index in set(range(spec.experts)) - self.experts.keys():
+            load.weights.leave(f"{prefix}.experts.{index}.*")
         self.shared: GatedMLP | None = None
         if spec.shared:
-            inner = spec.inner * spec.shared
-            self.shared = GatedMLP(load, f"{prefix}.shared_experts", hidden, inner, biased=False)
+            inner = load.share(spec.inner * spec.shared)
+            self.shared = GatedMLP(load, f"{prefix}.shared_experts", hidden, inner, joined=False)
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]; a token's experts are added in index order, whatever its batch."""
         experts_TJ, weights_TJ = self.router(x_TE)
         sum_TE = torch.zeros_like(x_TE, dtype=weights_TJ.dtype)
-        for index in sorted(set(experts_TJ.flatten().tolist())):
+        for index in sorted(set(experts_TJ.flatten().tolist()) & self.experts.keys()):
             token_N, choice_N = (experts_TJ == index).nonzero(as_tuple=True)
             out_NE = self.experts[index](x_TE[token_N])
             sum_TE[token_N] += out_NE.to(sum_TE.dtype) * weights_TJ[token_N, choice_N, None]
         routed_TE = sum_TE.to(x_TE.dtype)
-        return routed_TE if self.shared is None else routed_TE + self.shared(x_TE)
+        return self.ranks.sum(routed_TE if self.shared is None else routed_TE + self.shared(x_TE))
 
 
 def _first_best(scores: Tensor, count: int) -> Tensor:

@@ -69,7 +69,13 @@ def rope_tables(
 
 
 def rotate(x_THR: Tensor, cos_T1R: Tensor, sin_T1R: Tensor) -> Tensor:
-    """Rotate pairs (i, i + R/2) of the last axis; the arithmetic is in the tables' dtype."""
-    first, second = x_THR.chunk(2, dim=-1)
+    """Rotate pairs (i, i + R/2) of the last axis; the arithmetic is in the tables' dtype.
+
+    Entries beyond the R that the tables turn stay as they are.
+    """
+    half = cos_T1R.shape[-1]
+    first, second, rest = x_THR[..., :half], x_THR[..., half : 2 * half], x_THR[..., 2 * half :]
     turned = (first * cos_T1R - second * sin_T1R, second * cos_T1R + first * sin_T1R)
-    return torch.cat(turned, dim=-1).to(x_THR.dtype)
+    if rest.shape[-1] == 0:
+        return torch.cat(turned, dim=-1).to(x_THR.dtype)
+    return torch.cat((*(part.to(x_THR.dtype) for part in turned), rest), dim=-1)

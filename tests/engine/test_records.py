@@ -2,8 +2,8 @@
 
 import pytest
 
-from interlock.core.latency import latencies
 from interlock.core.request import Status
+from interlock.driver.latency import latencies
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.speculative import EagleConfig
 from tests.engine.serving import Client, asking, build, serve

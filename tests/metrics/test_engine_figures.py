@@ -4,8 +4,8 @@ import pytest
 
 from interlock.core.assemble import assemble
 from interlock.core.engine import Engine
-from interlock.core.metrics import summarize
 from interlock.core.request import HashedPrompt, Request, RequestRecord, SamplingParams
+from interlock.driver.metrics import summarize
 
 FIXED = ["executor=fixed", "executor.step_ms=10", "executor.token_ms=0", "executor.draft_ms=0"]
 FIXED += ["cache.page_size=16", "cache.num_pages=64", "cache=radix"]

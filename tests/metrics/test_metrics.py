@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from interlock.core.latency import latencies
 from interlock.core.ledger import StepLedger
-from interlock.core.metrics import max_concurrent, summarize
 from interlock.core.request import RequestRecord, Status
 from interlock.core.settings import LimitsConfig
 from interlock.core.testing.records import answered, failed, running
+from interlock.driver.latency import latencies
+from interlock.driver.metrics import max_concurrent, summarize
 
 
 def ledger() -> StepLedger:

@@ -3,9 +3,9 @@ import io
 from rich.console import Console
 
 from interlock.core.ledger import StepLedger
-from interlock.core.metrics import summarize
 from interlock.core.settings import LimitsConfig
 from interlock.core.testing.records import answered, failed
+from interlock.driver.metrics import summarize
 from interlock.driver.report import Progress, ProgressView, Sample, figures, print_report
 
 COMPOSITION = {"cache/index": "radix", "spec": "eagle"}

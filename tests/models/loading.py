@@ -6,6 +6,7 @@ import torch
 
 from interlock.core.checkpoint import describe_model, load_decoder
 from interlock.core.model import Decoder
+from interlock.core.parallel import Placement
 from interlock.core.testing.tiny import dense_attend
 from interlock.plugins.models import model_families
 
@@ -15,7 +16,8 @@ LOGIT_TOLERANCE = 2e-4  # two fp32 sums of a few hundred terms in different orde
 
 def load(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     """The decoder of a directory on the CPU."""
-    return load_decoder(describe_model(directory, FAMILIES), FAMILIES, dtype, torch.device("cpu"))
+    placement = Placement(dtype, torch.device("cpu"))
+    return load_decoder(describe_model(directory, FAMILIES), FAMILIES, placement)
 
 
 @torch.inference_mode()

@@ -7,9 +7,10 @@ import torch
 
 from interlock.core.cache_spec import CacheLayout, Full, Window
 from interlock.core.model import cache_groups_of
+from interlock.core.parallel import Placement
+from interlock.core.testing.random_weights import RandomWeights
 from interlock.core.testing.tiny import KINDS, TinyKind, tiny_model, write_tiny_checkpoint
 from interlock.core.text import load_codec
-from interlock.core.weights import RandomWeights
 from interlock.plugins.models.layers import Loader
 from interlock.plugins.models.moe import MoeMLP, MoeSpec, Router
 from tests.models.loading import FAMILIES, load, whole_logits
@@ -83,7 +84,9 @@ def test_a_written_checkpoint_can_have_a_tokenizer_that_fits(tmp_path: Path) -> 
 
 def router(spec: MoeSpec, bias: list[float] | None = None) -> Router:
     """A router whose logits are its input."""
-    made = Router(Loader(RandomWeights(0), torch.float64, CPU), "gate", spec.experts, spec)
+    made = Router(
+        Loader(RandomWeights(0), Placement(torch.float64, CPU)), "gate", spec.experts, spec
+    )
     made.weight_XE = torch.eye(spec.experts, dtype=torch.float64)
     if made.bias_X is not None:
         made.bias_X = torch.tensor(bias or [0.0] * spec.experts, dtype=torch.float64)
@@ -127,7 +130,7 @@ def test_equal_experts_are_taken_from_the_lowest_index() -> None:
 
 def test_an_expert_layer_is_the_weighted_sum_of_its_experts_token_by_token() -> None:
     spec = MoeSpec(5, 2, 7, 1, "noaux_tc", normalised=True, scaling=2.5)
-    moe = MoeMLP(Loader(RandomWeights(1), torch.float64, CPU), "mlp", 6, spec)
+    moe = MoeMLP(Loader(RandomWeights(1), Placement(torch.float64, CPU)), "mlp", 6, spec)
     x = torch.randn(9, 6, dtype=torch.float64)
     experts, weights = moe.router(x)
     assert moe.shared is not None

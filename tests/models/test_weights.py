@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from interlock.core.errors import CheckpointError, ContractError
-from interlock.core.weights import RandomWeights, SafetensorsDirectory
+from interlock.core.testing.random_weights import RandomWeights
+from interlock.core.weights import SafetensorsDirectory
 from tests.models.loading import LOGIT_TOLERANCE, load, whole_logits
 from tests.models.oracle import write_oracle
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
-from interlock.core.latency import Latencies, latencies, pooled, statistics_ms
 from interlock.core.ledger import StepLedger
 from interlock.core.request import RequestRecord, Status
 from interlock.core.settings import LimitsConfig
+from interlock.driver.latency import Latencies, latencies, pooled, statistics_ms
 
 DETAILED_TOKENS = 100_000
 """A longer list of inter-token times makes a summary that nobody opens."""
