@@ -12,6 +12,9 @@ from interlock.core.checkpoint import read_json_object
 from interlock.core.errors import CheckpointError, ConfigError
 
 REPLACEMENT = "\ufffd"  # what the tokenizer writes for bytes that are no UTF-8 (yet)
+CONTEXT_TOKENS = 8
+MOST_HELD = 16
+"""Tokens that a window holds back at most: no character has more bytes than four."""
 SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token")
 Messages = Sequence[Mapping[str, Any]]
 
@@ -111,9 +114,23 @@ class TextCodec:
         text = self.apply_chat_template(messages, add_generation_prompt)
         return self.encode(text, add_special_tokens=False)
 
-    def detokenizer(self) -> "Detokenizer":
-        """A fresh incremental decoder for one output."""
-        return Detokenizer(self)
+    def detokenizer(self, after: Sequence[int] = ()) -> "Detokenizer":
+        """A fresh incremental decoder of what comes after these ids."""
+        stream, size = Detokenizer(self), CONTEXT_TOKENS
+        # Enough of them that a first word or half a character changes nothing behind them.
+        while size < len(after) and self.decode(after[-size:])[-1:] in ("", REPLACEMENT):
+            size *= 2
+        stream.push(after[-size:])
+        return stream
+
+    def continuation(self, after: Sequence[int], ids: Sequence[int]) -> str:
+        """The text that `ids` add to the text of the ids before them.
+
+        Unlike `decode(ids)` it keeps the space at its start where a tokenizer (SentencePiece)
+        leaves out that of a text's first word.
+        """
+        stream = self.detokenizer(after)
+        return stream.push(ids) + stream.flush()
 
 
 class Detokenizer:
@@ -121,6 +138,10 @@ class Detokenizer:
 
     A character whose bytes are not complete is held back until they are, or until `flush`. The
     cost of a token does not grow with the output: only a window of recent tokens is decoded.
+
+    A tokenizer with byte fallback decodes a run of byte tokens that is no UTF-8 as U+FFFD for each
+    byte, the complete characters in it included. Here those came out when they were complete, and
+    only the bytes behind them are spoiled.
     """
 
     def __init__(self, codec: TextCodec) -> None:
@@ -128,29 +149,59 @@ class Detokenizer:
         self._window: list[int] = []
         self._settled = 0
         """Leading tokens of the window that are context: their text was returned in full."""
+        self._context = ""
+        """The text of those."""
         self._returned = 0
-        """Characters of the window's text that were returned."""
+        """Characters that were returned of the text behind it."""
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that these tokens complete; may be empty."""
-        self._window.extend(ids)
-        text = self._codec.decode(self._window)
-        complete = not text.endswith(REPLACEMENT)
-        piece = self._return(text if complete else text[:-1])
-        if complete and piece:
-            self._window = self._window[self._settled :]
-            self._settled = len(self._window)
-            self._returned = len(self._codec.decode(self._window))
-        return piece
+        return "".join([self._push(token) for token in ids])
 
     def flush(self) -> str:
         """What was held back, at the end of the output."""
-        return self._return(self._codec.decode(self._window))
-
-    def _return(self, text: str) -> str:
-        piece = text[self._returned :]
-        self._returned = max(self._returned, len(text))
+        piece = self._text()[self._returned :]
+        self._returned += len(piece)
         return piece
+
+    def _push(self, token: int) -> str:
+        self._window.append(token)
+        text = self._text()
+        complete = text.rstrip(REPLACEMENT)
+        piece = complete[self._returned :]
+        self._returned += len(piece)
+        if complete != text:  # perhaps the first bytes of a character
+            return piece + self._give_up(text)
+        if piece:
+            self._window = self._window[self._settled :]
+            self._settled, self._returned = len(self._window), 0
+            self._context = self._codec.decode(self._window)
+        elif self._settled:  # a token without text
+            self._window.pop()
+        elif len(self._window) > MOST_HELD:
+            del self._window[1]
+        return piece
+
+    def _text(self) -> str:
+        """The text of the window behind its context."""
+        text = self._codec.decode(self._window)
+        if text.startswith(self._context):
+            return text[len(self._context) :]
+        return self._codec.decode(self._window[self._settled :])
+
+    def _give_up(self, text: str) -> str:
+        """What is held back and can no longer become characters, of a window grown too long."""
+        pending = self._window[self._settled :]
+        if len(pending) <= MOST_HELD:
+            return ""
+        for cut in range(len(pending) - 4, len(pending)):
+            spoiled = self._codec.decode(pending[:cut])
+            if spoiled + self._codec.decode(pending[cut:]) == text:
+                piece = spoiled[self._returned :]
+                self._window, self._settled = pending[cut:], 0
+                self._context, self._returned = "", 0
+                return piece
+        return ""
 
 
 def _token_text(value: Any) -> str | None:
