@@ -126,13 +126,10 @@ class KVCache:
             return Match(NO_PAGES, 0)
         pages = self.runs.match(PrefixKey(salt, sequence.units(0, usable)))
         count = len(pages)
-        while count:
-            shorter = min(
-                [w.usable_prefix(pages[:count]) for w in self.windows.values()] or [count]
-            )
-            if shorter == count:
-                break
-            count = shorter
+        if self.windows and count:
+            usable_by_all = [w.usable_prefixes(pages) for w in self.windows.values()]
+            counts = np.flatnonzero(np.logical_and.reduce(usable_by_all)) + 1
+            count = int(counts.max(initial=0))
         return Match(pages[:count], count * self.page_size)
 
     # Life of a holding --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ anchor is its companion; it may be dropped on its own, which only shortens later
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlock.core.batch import Pages
 from interlock.core.page_pool import PagePool
@@ -31,13 +32,12 @@ class WindowPages:
         """First page that the query at position `computed` or a later one can see."""
         return max(0, computed - self._window + 1) // self._page_size
 
-    def usable_prefix(self, anchors: Pages) -> int:
-        """The longest prefix (in pages) whose last window is still here."""
-        present = self._companion[anchors] != NONE
-        for count in range(len(anchors), 0, -1):
-            if bool(present[self.first_visible_page(count * self._page_size) : count].all()):
-                return count
-        return 0
+    def usable_prefixes(self, anchors: Pages) -> NDArray[np.bool_]:
+        """For each prefix of 1 .. len(anchors) pages: is its last window still here? O(pages)."""
+        counts = np.arange(1, len(anchors) + 1)
+        firsts = np.maximum(0, counts * self._page_size - self._window + 1) // self._page_size
+        missing = np.concatenate(([0], np.cumsum(self._companion[anchors] == NONE)))
+        return np.asarray(missing[counts] == missing[firsts])
 
     def companions(self, anchors: Pages) -> tuple[int, Pages]:
         """First visible page number and the companions from there, for a hit on all `anchors`."""
