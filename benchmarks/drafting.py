@@ -35,7 +35,7 @@ def measure(
         [f"model={model}", "scheduler.max_requests=8", "threads=1", "cache=none", *spec]
     )
     assert engine.codec is not None
-    ids = engine.codec.encode((find_model(model) / "held_out.txt").read_text())
+    ids = engine.codec.encode((find_model(model).directory / "held_out.txt").read_text())
     stride = (len(ids) - PROMPT_TOKENS) // prompts
     sampling = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True)
     for index in range(prompts):

@@ -118,7 +118,7 @@ class _Builder:
         groups = [*backend.cache_groups(model.attention, 0)] if backend else []
         groups += drafter.cache_groups() if drafter else ()
         layout = CacheLayout.of(groups)
-        codec = load_codec(model.directory) if model.directory else None
+        codec = load_codec(model.files) if model.files else None
         decoder = self._decoder() if backend else None  # before the pool takes what memory is left
         pages = pool_size(self.config, layout, self.max_len, self.dtype, self.device)
         cache = self._cache(layout, pages)
@@ -201,7 +201,7 @@ class _Builder:
             vocab_size=model.vocab_size,
             max_model_len=self.max_len,
             eos_token_ids=model.eos_token_ids,
-            salt=f"model:{model.name}:{model.directory}".encode(),
+            salt=f"model:{model.name}:{model.files and model.files.identity()}".encode(),
             share_tenants=self.config.cache.share_tenants,
             unsupported=unsupported,
         )

@@ -1,7 +1,6 @@
-"""Model directories in the Hugging Face layout: find them, describe them, load the decoder."""
+"""Find the model that `model=` names, describe it, load its decoder."""
 
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ import torch
 from interlock.core.closest import unknown_name
 from interlock.core.errors import CheckpointError, ContractError
 from interlock.core.model import Decoder, ModelDescription, ModelFamily
+from interlock.core.model_files import HuggingFaceDirectory, ModelFiles, ModelFormat
 from interlock.core.parallel import Placement
-from interlock.core.weights import SafetensorsDirectory
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -29,49 +28,58 @@ def shipped_models() -> dict[str, Path]:
     }
 
 
-def find_model(name_or_dir: str) -> Path:
-    """The directory of a shipped model's name, or the directory itself.
+def find_model(name_or_path: str, formats: Sequence[ModelFormat] = ()) -> ModelFiles:
+    """The model of a shipped or packaged name, or in this directory or file.
 
-    Raises CheckpointError with the closest shipped name when there is neither.
+    Raises CheckpointError with the closest name when there is neither.
     """
     shipped = shipped_models()
-    if name_or_dir in shipped:
-        return shipped[name_or_dir]
-    directory = Path(name_or_dir).expanduser()
-    if directory.is_dir():
-        if not (directory / "config.json").is_file():
-            raise CheckpointError(f"model={name_or_dir}: this directory has no config.json")
-        return directory
+    if name_or_path in shipped:
+        return HuggingFaceDirectory(shipped[name_or_path])
+    for form in formats:
+        if name_or_path in form.models:
+            return form.named(name_or_path)
+    path = Path(name_or_path).expanduser()
+    if (path / "config.json").is_file():
+        return HuggingFaceDirectory(path)
+    for form in formats if path.exists() else ():
+        if (files := form.open(path)) is not None:
+            return files
+    others = "".join(f" or {form.name}" for form in formats)
+    if path.exists():
+        kind = "directory has no config.json" if path.is_dir() else "file is no model"
+        raise CheckpointError(
+            f"model={name_or_path}: this {kind}; a model is a directory with config.json{others}"
+        )
+    known = [*shipped, *(name for form in formats for name in form.models)]
     raise CheckpointError(
-        f"model={name_or_dir}: {unknown_name('shipped model', name_or_dir, shipped)}; "
-        "and no directory of this name"
+        f"model={name_or_path}: {unknown_name('model', name_or_path, known)}; "
+        "and no directory or file of this name"
     )
 
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The parsed config.json. Raises CheckpointError, naming the file, if it is not an object."""
-    return read_json_object(directory / "config.json")
+    return _config_of(HuggingFaceDirectory(directory))
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises CheckpointError that names the file and the place."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: holds a {type(value).__name__}, not an object")
-    return value
+def _config_of(files: ModelFiles) -> dict[str, Any]:
+    config = files.json("config.json")
+    if config is None:
+        raise CheckpointError(f"{files.where('config.json')}: no such file")
+    return config
 
 
-def describe_model(directory: Path, families: Sequence[ModelFamily]) -> ModelDescription:
-    """What the directory's config says, read by the family that serves its architecture.
+def describe_model(model: ModelFiles | Path, families: Sequence[ModelFamily]) -> ModelDescription:
+    """What the config says, read by the family that serves its architecture.
+
+    A path is that of a Hugging Face directory.
 
     Raises CheckpointError for an architecture that no family serves (a model that is not a causal
     decoder among them), for quantised weights, and for what the family itself refuses.
     """
-    config = read_config(directory)
-    source = directory / "config.json"
+    files = HuggingFaceDirectory(model) if isinstance(model, Path) else model
+    config, source = _config_of(files), files.where("config.json")
     family = _family_of(config, families, source)
     if config.get("quantization_config"):
         stated = config["quantization_config"]
@@ -83,14 +91,15 @@ def describe_model(directory: Path, families: Sequence[ModelFamily]) -> ModelDes
             "they would be taken for plain ones; use a float16, bfloat16 or float32 checkpoint"
         )
     try:
-        described = family.describe(config, directory.resolve().name)
+        described = family.describe(config, files.path.resolve().name)
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error}") from error
     return replace(
         described,
-        directory=directory,
+        files=files,
+        directory=files.directory,
         dtype=_dtype_of(config, source),
-        eos_token_ids=_eos_token_ids(config, directory, described.vocab_size),
+        eos_token_ids=_eos_token_ids(config, files, described.vocab_size),
     )
 
 
@@ -99,7 +108,7 @@ def load_decoder(
     families: Sequence[ModelFamily],
     placement: Placement,
 ) -> Decoder:
-    """The decoder with the weights of `description.directory`, ready where it is placed.
+    """The decoder with the weights of `description.files`, ready where it is placed.
 
     Raises CheckpointError that names files or tensors when they are not what the config says.
     """
@@ -107,9 +116,9 @@ def load_decoder(
     if family is None:
         known = [f.name for f in families]
         raise CheckpointError(unknown_name("model family", description.family, known))
-    if description.directory is None:
-        raise CheckpointError(f"model {description.name!r} has no directory to load weights from")
-    weights = SafetensorsDirectory(description.directory)
+    if description.files is None:
+        raise CheckpointError(f"model {description.name!r} has no files to load weights from")
+    weights = description.files.weights()
     with torch.no_grad():
         decoder = family.build(description, weights, placement)
     if not weights.finished:
@@ -118,7 +127,7 @@ def load_decoder(
 
 
 def _family_of(
-    config: Mapping[str, Any], families: Sequence[ModelFamily], source: Path
+    config: Mapping[str, Any], families: Sequence[ModelFamily], source: str
 ) -> ModelFamily:
     serving = {name: family for family in families for name in family.architectures}
     named = config.get("architectures")
@@ -133,7 +142,7 @@ def _family_of(
     )
 
 
-def _dtype_of(config: Mapping[str, Any], source: Path) -> str:
+def _dtype_of(config: Mapping[str, Any], source: str) -> str:
     """The checkpoint's own dtype; float32 where the config does not say."""
     stated = config.get("dtype") or config.get("torch_dtype") or "float32"
     name = str(stated).removeprefix("torch.")
@@ -142,21 +151,21 @@ def _dtype_of(config: Mapping[str, Any], source: Path) -> str:
     return name
 
 
-def _eos_token_ids(config: Mapping[str, Any], directory: Path, vocab_size: int) -> tuple[int, ...]:
-    """End tokens of generation_config.json and config.json together, without repeats."""
-    sources: dict[Path, Mapping[str, Any]] = {directory / "config.json": config}
-    generation = directory / "generation_config.json"
-    if generation.is_file():
-        sources[generation] = read_json_object(generation)
+def _eos_token_ids(
+    config: Mapping[str, Any], files: ModelFiles, vocab_size: int
+) -> tuple[int, ...]:
+    """End tokens of config.json and generation_config.json together, without repeats."""
     ids: dict[int, None] = {}
-    for path, values in sources.items():
+    generation = files.json("generation_config.json") or {}
+    for name, values in (("config.json", config), ("generation_config.json", generation)):
         stated = values.get("eos_token_id")
         for token in stated if isinstance(stated, list) else [stated]:
             if token is None:
                 continue
             if type(token) is not int or not 0 <= token < vocab_size:
                 raise CheckpointError(
-                    f"{path}: eos_token_id={stated!r} is not a token id from 0 to {vocab_size - 1}"
+                    f"{files.where(name)}: eos_token_id={stated!r} is not a token id from 0 to "
+                    f"{vocab_size - 1}"
                 )
             ids[token] = None
     return tuple(ids)

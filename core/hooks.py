@@ -12,6 +12,7 @@ import pluggy
 from interlock.core.component import CONTRACT, Component
 from interlock.core.errors import PluginError
 from interlock.core.model import ModelFamily
+from interlock.core.model_files import ModelFormat
 
 if TYPE_CHECKING:
     from interlock.core.batch import StepPlan, StepResult
@@ -35,6 +36,11 @@ def interlock_components() -> list[Component]:  # type: ignore[empty-body]  # a 
 @hookspec
 def interlock_model_families() -> list[ModelFamily]:  # type: ignore[empty-body]  # a specification
     """Model families this plugin can read."""
+
+
+@hookspec
+def interlock_model_formats() -> list[ModelFormat]:  # type: ignore[empty-body]  # a specification
+    """Ways to store a model, besides Hugging Face directories, that this plugin can read."""
 
 
 @hookspec

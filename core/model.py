@@ -6,7 +6,7 @@ an MLA query without and with rotary embedding, C latent rank, V value head size
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -16,6 +16,7 @@ from interlock.core.parallel import Placement, Ranks
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from interlock.core.model_files import ModelFiles
     from interlock.core.weights import WeightSource
 
 AttentionForm = Literal["heads", "latent"]
@@ -80,6 +81,8 @@ class ModelDescription:
     eos_token_ids: tuple[int, ...] = ()
     directory: Path | None = None
     splits: Mapping[str, int] | None = None
+    files: "ModelFiles | None" = field(default=None, compare=False)
+    """None for a model that only has a shape."""
 
     @property
     def forms(self) -> frozenset[AttentionForm]:

@@ -14,6 +14,7 @@ from interlock.core.closest import unknown_name
 from interlock.core.component import Component
 from interlock.core.errors import PluginError
 from interlock.core.model import ModelFamily
+from interlock.core.model_files import ModelFormat
 from interlock.core.seams import SEAMS, children_of
 from interlock.core.settings import AUTO
 
@@ -43,6 +44,7 @@ class Contribution:
     origin: Origin
     components: list[Component] = field(default_factory=list)
     families: list[ModelFamily] = field(default_factory=list)
+    formats: list[ModelFormat] = field(default_factory=list)
     config_dirs: list[str] = field(default_factory=list)
     observers: list[hooks.StepObserver] = field(default_factory=list)
 
@@ -94,6 +96,7 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
     calls: list[tuple[Callable[[], list[Any]], list[Any]]] = [
         (manager.hook.interlock_components, contribution.components),
         (manager.hook.interlock_model_families, contribution.families),
+        (manager.hook.interlock_model_formats, contribution.formats),
         (manager.hook.interlock_config_dirs, contribution.config_dirs),
         (manager.hook.interlock_step_observers, contribution.observers),
     ]
@@ -111,6 +114,9 @@ def _check(contribution: Contribution) -> None:
     for family in contribution.families:
         if not isinstance(family, ModelFamily):
             raise TypeError(f"interlock_model_families gave {family!r}, not a ModelFamily")
+    for form in contribution.formats:
+        if not isinstance(form, ModelFormat):
+            raise TypeError(f"interlock_model_formats gave {form!r}, not a ModelFormat")
     for folder in contribution.config_dirs:
         if not isinstance(folder, str):
             raise TypeError(f"interlock_config_dirs gave {folder!r}, not a text")

@@ -12,6 +12,7 @@ from interlock.core.component import BuildContext, Component
 from interlock.core.errors import ContractError, InterlockError, PluginError
 from interlock.core.hooks import PROJECT, StepObserver
 from interlock.core.model import ModelFamily
+from interlock.core.model_files import ModelFormat
 from interlock.core.plugin_loading import (
     BrokenPlugin,
     Contribution,
@@ -68,6 +69,7 @@ class Registry:
     components: dict[tuple[str, str], Component] = field(default_factory=dict)
     origins: dict[tuple[str, str], Origin] = field(default_factory=dict)
     families: dict[str, ModelFamily] = field(default_factory=dict)
+    formats: dict[str, ModelFormat] = field(default_factory=dict)
     config_dirs: list[str] = field(default_factory=list)
     observers: list[StepObserver] = field(default_factory=list)
     broken: list[BrokenPlugin] = field(default_factory=list)
@@ -107,19 +109,25 @@ class Registry:
         """Take in what a plugin contributes. PluginError when another one has the same name."""
         origin = contribution.origin
         for component in contribution.components:
-            key = (component.seam, component.name)
-            if key in self.origins:
-                raise PluginError(_twice(f"{key[0]}={key[1]}", self.origins[key], origin))
-            self.components[key] = component
-            self.origins[key] = origin
+            self._claim(component.seam, component.name, "=", origin)
+            self.components[component.seam, component.name] = component
         for family in contribution.families:
-            key = ("model family", family.name)
-            if key in self.origins:
-                raise PluginError(_twice(" ".join(key), self.origins[key], origin))
+            self._claim("model family", family.name, " ", origin)
             self.families[family.name] = family
-            self.origins[key] = origin
+        for form in contribution.formats:
+            self._claim("model format", form.name, " ", origin)
+            self.formats[form.name] = form
         self.config_dirs += contribution.config_dirs
         self.observers += contribution.observers
+
+    def _claim(self, kind: str, name: str, joint: str, origin: Origin) -> None:
+        if (kind, name) in self.origins:
+            first = self.origins[kind, name]
+            raise PluginError(
+                f"{kind}{joint}{name} is offered by two plugins, {first} and {origin}; uninstall "
+                "one of them"
+            )
+        self.origins[kind, name] = origin
 
 
 def build_registry(found: Iterable[EntryPoint]) -> Registry:
@@ -148,10 +156,6 @@ def build_registry(found: Iterable[EntryPoint]) -> Registry:
 def load_registry() -> Registry:
     """The registry of all installed plugins, loaded once per process."""
     return build_registry(entry_points(group=PROJECT))
-
-
-def _twice(what: str, first: Origin, second: Origin) -> str:
-    return f"{what} is offered by two plugins, {first} and {second}; uninstall one of them"
 
 
 def _normal(name: str) -> str:

@@ -148,7 +148,8 @@ def describe_models(config: EngineConfig, registry: Registry) -> list[ModelDescr
     families = list(registry.families.values())
     if config.model == AUTO:
         return [describe_model(directory, families) for directory in shipped_models().values()]
-    return [describe_model(find_model(config.model), families)]
+    formats = list(registry.formats.values())
+    return [describe_model(find_model(config.model, formats), families)]
 
 
 def _best(

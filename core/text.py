@@ -1,4 +1,4 @@
-"""Text to token ids and back, and chat templates, from a model directory's tokenizer files."""
+"""Text to token ids and back, and chat templates, from a model's tokenizer files."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from interlock.core.checkpoint import read_json_object
 from interlock.core.errors import CheckpointError, ConfigError
+from interlock.core.model_files import HuggingFaceDirectory, ModelFiles
 
 REPLACEMENT = "\ufffd"  # what the tokenizer writes for bytes that are no UTF-8 (yet)
 CONTEXT_TOKENS = 8
@@ -19,26 +19,30 @@ SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token")
 Messages = Sequence[Mapping[str, Any]]
 
 
-def load_codec(directory: Path, now: Callable[[], datetime] = datetime.now) -> "TextCodec | None":
-    """The codec of a model directory; None without a tokenizer.json (then: token ids only).
+def load_codec(
+    model: ModelFiles | Path, now: Callable[[], datetime] = datetime.now
+) -> "TextCodec | None":
+    """The codec of a model; None without a tokenizer.json (then: token ids only).
 
-    `now` is what chat templates that print a date read. Raises CheckpointError that names the
-    file when one is malformed.
+    A path is that of a Hugging Face directory. `now` is what chat templates that print a date
+    read. Raises CheckpointError that names the file when one is malformed.
     """
-    path = directory / "tokenizer.json"
-    if not path.is_file():
+    files = HuggingFaceDirectory(model) if isinstance(model, Path) else model
+    text = files.text("tokenizer.json")
+    if text is None:
         return None
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{path}: not a tokenizer: {error}") from error
-    settings = directory / "tokenizer_config.json"
-    config = read_json_object(settings) if settings.is_file() else {}
+        raise CheckpointError(
+            f"{files.where('tokenizer.json')}: not a tokenizer: {error}"
+        ) from error
+    config = files.json("tokenizer_config.json") or {}
     special = {key: _token_text(config.get(key)) for key in SPECIAL_KEYS}
     return TextCodec(
         tokenizer,
         {key: text for key, text in special.items() if text is not None},
-        _chat_template(directory, config),
+        _chat_template(files, config),
         now,
     )
 
@@ -211,22 +215,16 @@ def _token_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _chat_template(directory: Path, config: Mapping[str, Any]) -> str | None:
+def _chat_template(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
     """chat_template.jinja, else tokenizer_config.json's `chat_template`: text, or named texts."""
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{file}: cannot be read: {error}") from error
-    stated = config.get("chat_template")
+    stated = files.text("chat_template.jinja") or config.get("chat_template")
     if stated is None or isinstance(stated, str):
         return stated
     try:
         named = {entry["name"]: str(entry["template"]) for entry in stated}
     except (TypeError, KeyError) as error:
         raise CheckpointError(
-            f"{directory / 'tokenizer_config.json'}: chat_template is neither text nor a list of "
+            f"{files.where('tokenizer_config.json')}: chat_template is neither text nor a list of "
             f"named templates: {json.dumps(stated)[:80]}"
         ) from error
     return named.get("default")

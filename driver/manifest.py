@@ -84,28 +84,23 @@ def workload_hash(entries: Sequence[Request | BadRequest]) -> str:
 
 
 def model_entry(model: ModelDescription) -> dict[str, Any]:
-    """Name, family and, for a model on disk, a hash of config and weights and what it covers."""
-    entry = {"name": model.name, "family": model.family, "sha256": None, "sha256_of": None}
-    if model.directory is None:
+    """Name, family and, for a model on disk, sizes and a hash of its files and what it covers."""
+    entry: dict[str, Any] = {"name": model.name, "family": model.family}
+    entry |= {"sha256": None, "sha256_of": None, "file_bytes": {}}
+    if model.files is None:
         return entry
-    files = sorted(model.directory.glob("*.safetensors"))
-    whole = sum(path.stat().st_size for path in files) <= FULL_HASH_BYTES
+    sizes = {path: path.stat().st_size for path in model.files.stored()}
+    whole = sum(sizes.values()) <= FULL_HASH_BYTES
     digest = hashlib.sha256()
-    for path in [model.directory / "config.json", *files]:
-        if path.is_file():
-            digest.update(f"{path.name}:{path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes() if whole else _header(path))
+    for path, size in sizes.items():
+        digest.update(f"{path.name}:{size}\n".encode())
+        digest.update(path.read_bytes() if whole else model.files.header(path))
     covers = "whole files" if whole else "config.json, and header and size of each weight file"
-    return entry | {"sha256": digest.hexdigest(), "sha256_of": covers}
-
-
-def _header(path: Path) -> bytes:
-    """config.json, or the header of a safetensors file (its length is its first 8 bytes)."""
-    with path.open("rb") as file:
-        if path.suffix == ".json":
-            return file.read()
-        length = file.read(8)
-        return length + file.read(int.from_bytes(length, "little"))
+    return entry | {
+        "sha256": digest.hexdigest(),
+        "sha256_of": covers,
+        "file_bytes": {path.name: size for path, size in sizes.items()},
+    }
 
 
 def device_entry(device: torch.device) -> dict[str, Any]:

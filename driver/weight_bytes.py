@@ -5,7 +5,6 @@ import math
 import torch
 
 from interlock.core.model import ModelDescription
-from interlock.core.weights import SafetensorsDirectory
 
 
 def weight_bytes(model: ModelDescription, dtype: torch.dtype) -> int | None:
@@ -14,9 +13,9 @@ def weight_bytes(model: ModelDescription, dtype: torch.dtype) -> int | None:
     None for a mixture of experts (which experts a step reads depends on its tokens) and for a
     model without files.
     """
-    if model.directory is None:
+    if model.files is None:
         return None
-    weights = SafetensorsDirectory(model.directory)
+    weights = model.files.weights()
     names = weights.names()
     if any(".experts." in name for name in names):
         return None

@@ -2,8 +2,9 @@
 
 import pytest
 
+from interlock.core.checkpoint import find_model
 from interlock.core.component import BuildContext
-from interlock.core.errors import ContractError, PluginError
+from interlock.core.errors import CheckpointError, ContractError, PluginError
 
 DRAFTER = """
 @dataclass
@@ -186,3 +187,42 @@ def interlock_step_observers():
     registry = registry_of(install("watcher", body))
     assert registry.config_dirs == [str(tmp_path)]
     assert registry.observers == [print]
+
+
+MODEL_FORMAT = """
+from interlock.core.model_files import HuggingFaceDirectory, ModelFormat
+
+class Folder(ModelFormat):
+    name = "folders with a .here"
+    models = ("packaged",)
+
+    def open(self, path):
+        return HuggingFaceDirectory(path / "inside") if (path / ".here").exists() else None
+
+    def named(self, model):
+        return HuggingFaceDirectory("/packages/" + model)
+
+@hookimpl
+def interlock_model_formats():
+    return [Folder()]
+"""
+
+
+def test_a_plugin_can_bring_a_way_to_store_models(install, registry_of, tmp_path):
+    formats = list(registry_of(install("boxes", MODEL_FORMAT)).formats.values())
+    assert str(find_model("packaged", formats).path) == "/packages/packaged"
+    model = tmp_path / "model"
+    model.mkdir()
+    with pytest.raises(CheckpointError, match=r"no config.json; .* or folders with a .here"):
+        find_model(str(model), formats)
+    (model / ".here").touch()
+    assert find_model(str(model), formats).path == model / "inside"
+    with pytest.raises(CheckpointError, match=r"'packagd'; did you mean 'packaged'"):
+        find_model("packagd", formats)
+
+
+def test_two_formats_of_one_name_are_refused_by_both_plugins(install, registry_of):
+    site = install("one", MODEL_FORMAT)
+    install("two", MODEL_FORMAT)
+    with pytest.raises(PluginError, match=r"model format folders .* one 1\.0 and two 1\.0"):
+        registry_of(site)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from interlock.core.model_files import HuggingFaceDirectory
 from interlock.core.request import HashedPrompt, Request, SamplingParams
 from interlock.core.testing.workload_contract import byte_context
 from interlock.core.workload import BadRequest, Workload
@@ -74,10 +75,11 @@ def test_small_weights_are_hashed_whole_and_large_ones_by_header(tmp_path, monke
     (tmp_path / "config.json").write_bytes(b"{}")
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 32)
-    model = replace(MODEL, directory=tmp_path)
+    model = replace(MODEL, files=HuggingFaceDirectory(tmp_path))
     whole = model_entry(model)
     expected = hashlib.sha256(b"config.json:2\n{}model.safetensors:48\n" + weights.read_bytes())
     assert whole["sha256"] == expected.hexdigest()
+    assert whole["file_bytes"] == {"config.json": 2, "model.safetensors": 48}
     assert whole["sha256_of"] == "whole files"
     monkeypatch.setattr(manifest_module, "FULL_HASH_BYTES", 10)
     large = model_entry(model)

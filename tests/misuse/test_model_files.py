@@ -72,7 +72,7 @@ BROKEN = {
     "another type": ("config.json", edited(torch_dtype="int4"), "dtype='int4' is not one of"),
     "a tied head that differs": ("config.json", edited(tie_word_embeddings=True), "differs from"),
     "tokenizer cut short": ("tokenizer.json", cut(99), "tokenizer.json: not a tokenizer"),
-    "tokenizer of garbage": ("tokenizer.json", holding(b"\xff"), "tokenizer.json: not a tokenizer"),
+    "tokenizer of garbage": ("tokenizer.json", holding(b"\xff"), "tokenizer.json: cannot be read"),
     "tokenizer config of a list": ("tokenizer_config.json", holding("[1]"), "holds a list"),
     "template of garbage": ("chat_template.jinja", holding(b"\xff"), "cannot be read"),
 }
@@ -116,8 +116,8 @@ def test_a_broken_head_is_named_with_what_is_wrong(tiny, tmp_path, name):
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["model=tiny-gpa"], "no shipped model named 'tiny-gpa'; did you mean 'tiny-gqa'"),
-        (["model=/etc/passwd"], "no directory of this name"),
+        (["model=tiny-gpa"], "no model named 'tiny-gpa'; did you mean 'tiny-gqa'"),
+        (["model=/etc/passwd"], "this file is no model; a model is a directory with config.json"),
         (["model={tiny}", "spec=eagle", "spec.path=/nowhere"], "/nowhere lacks config.json"),
         (["model={tiny}", "attention=mla"], "attention=mla does not compute.*attention=gqa"),
         (["model=tiny-mla", "attention=gqa"], "'latent' attention, which attention=gqa does not.*"

@@ -37,14 +37,14 @@ def refusal(directory: Path) -> str:
 
 def test_a_shipped_model_is_found_by_name_and_a_directory_by_path(tmp_path: Path) -> None:
     for name, directory in shipped_models().items():
-        assert find_model(name) == directory
-    assert find_model(str(write_config(tmp_path))) == tmp_path
+        assert find_model(name).path == directory
+    assert find_model(str(write_config(tmp_path))).path == tmp_path
 
 
 def test_a_mistyped_model_gets_the_closest_name() -> None:
     with pytest.raises(CheckpointError, match="did you mean 'tiny-gqa'") as caught:
         find_model("tiny-gq")
-    assert "no directory of this name" in str(caught.value)
+    assert "no directory or file of this name" in str(caught.value)
 
 
 def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:

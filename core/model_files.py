@@ -1,0 +1,133 @@
+"""A model on disk: a Hugging Face directory, or what a plugin's format reads as if it were one."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from interlock.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from interlock.core.weights import WeightSource
+
+
+class ModelFiles(ABC):
+    """Config, tokenizer and templates under Hugging Face's file names, and the weights."""
+
+    path: Path
+    """The directory or file that the model is; errors name it."""
+
+    @property
+    @abstractmethod
+    def directory(self) -> Path:
+        """Where files that accompany the model lie (a draft head, a text for workloads)."""
+
+    @abstractmethod
+    def text(self, name: str) -> str | None:
+        """The content of config.json, tokenizer.json and so on; None where there is none.
+
+        Raises CheckpointError, naming the file, when it cannot be read.
+        """
+
+    @abstractmethod
+    def weights(self) -> "WeightSource":
+        """The tensors under Hugging Face's names. CheckpointError names a broken file."""
+
+    @abstractmethod
+    def stored(self) -> Sequence[Path]:
+        """The files that config and weights are read from."""
+
+    @abstractmethod
+    def header(self, file: Path) -> bytes:
+        """The part of a stored file that describes its tensors; a file without tensors whole."""
+
+    def where(self, name: str) -> str:
+        """How errors call the file of this name."""
+        return f"{self.path} ({name})"
+
+    def identity(self) -> str:
+        """Different for models whose cached rows must not be shared."""
+        return str(self.path)
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """The JSON object in the file of this name; None where there is none."""
+        text = self.text(name)
+        return None if text is None else json_object(text, self.where(name))
+
+
+@dataclass(frozen=True)
+class HuggingFaceDirectory(ModelFiles):
+    """config.json, safetensors, tokenizer.json and the rest, as `save_pretrained` writes them."""
+
+    path: Path
+
+    @property
+    def directory(self) -> Path:
+        """The directory itself."""
+        return self.path
+
+    def text(self, name: str) -> str | None:
+        """The file's text."""
+        file = self.path / name
+        if not file.is_file():
+            return None
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            kind = "JSON" if name.endswith(".json") else "text"
+            raise CheckpointError(f"{file}: cannot be read as {kind}: {error}") from error
+
+    def weights(self) -> "WeightSource":
+        """The safetensors files."""
+        from interlock.core.weights import SafetensorsDirectory  # with torch: not for --help
+
+        return SafetensorsDirectory(self.path)
+
+    def stored(self) -> Sequence[Path]:
+        """config.json and the safetensors files."""
+        files = [self.path / "config.json", *sorted(self.path.glob("*.safetensors"))]
+        return [file for file in files if file.is_file()]
+
+    def header(self, file: Path) -> bytes:
+        """config.json whole; of safetensors the header (its length is the first 8 bytes)."""
+        with file.open("rb") as opened:
+            if file.suffix == ".json":
+                return opened.read()
+            length = opened.read(8)
+            return length + opened.read(int.from_bytes(length, "little"))
+
+    def where(self, name: str) -> str:
+        """The file's path."""
+        return str(self.path / name)
+
+
+class ModelFormat(ABC):
+    """A way to store a model, contributed by a plugin."""
+
+    name: str
+    models: Sequence[str] = ()
+    """What `model=` may name, because installed packages carry it."""
+
+    @abstractmethod
+    def open(self, path: Path) -> ModelFiles | None:
+        """The model in this file or directory; None when it is not in this format.
+
+        Raises CheckpointError, naming the file, when it is but cannot be read.
+        """
+
+    def named(self, model: str) -> ModelFiles:
+        """The model of a name in `models`. CheckpointError says what to install."""
+        raise NotImplementedError(f"{type(self).__name__} names models but finds none")
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """The JSON object in a text. Raises CheckpointError that names the file and the place."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{where}: holds a {type(value).__name__}, not an object")
+    return value
