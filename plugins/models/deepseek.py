@@ -10,7 +10,7 @@ from interlock.plugins.models.rope_scaling import read_rope
 
 if TYPE_CHECKING:
     from interlock.core.weights import WeightSource
-    from interlock.plugins.models.layers import Loader
+    from interlock.plugins.models.layers import GatedMLP, Loader
     from interlock.plugins.models.moe import MoeSpec
 
 
@@ -70,7 +70,6 @@ class DeepseekFamily(ModelFamily):
         Layers for multi-token prediction that the config states are left out.
         """
         from interlock.plugins.models.decoder import Architecture, CausalDecoder
-        from interlock.plugins.models.layers import GatedMLP
         from interlock.plugins.models.mixers import MixerOptions
         from interlock.plugins.models.moe import MoeMLP
 
@@ -84,8 +83,8 @@ class DeepseekFamily(ModelFamily):
 
         def mlp(load: "Loader", prefix: str, layer: int) -> "MoeMLP | GatedMLP":
             if moe is not None and layer in expert_layers:
-                return MoeMLP(load, f"{prefix}.mlp", hidden, moe)
-            return GatedMLP(load, f"{prefix}.mlp", hidden, load.share(inner), mlp_biased)
+                return MoeMLP(load, prefix, hidden, moe)
+            return load.gated_mlp(f"{prefix}.mlp", hidden, load.share(inner), mlp_biased)
 
         architecture = Architecture(
             norm_eps=fields.number("rms_norm_eps", 1e-6),
@@ -120,20 +119,31 @@ def moe_layers(config: Mapping[str, Any], fields: Fields) -> frozenset[int]:
 
 
 def moe_spec(config: Mapping[str, Any], fields: Fields) -> "MoeSpec":
-    """The expert layers of a config that has some."""
+    """The expert layers of a config that has some.
+
+    V2 normalises more than one weight or scales them, V3 does both.
+    """
     from interlock.plugins.models.moe import MoeSpec
+    from interlock.plugins.models.router import RouterSpec
 
     v3 = is_v3(config)
+    chosen, inner = fields.integer("num_experts_per_tok"), fields.integer("moe_intermediate_size")
+    normalised = fields.flag("norm_topk_prob", v3) and (v3 or chosen > 1)
+    grouped = v3 or config.get("topk_method") == "group_limited_greedy"
     return MoeSpec(
-        experts=fields.integer("n_routed_experts"),
-        chosen=fields.integer("num_experts_per_tok"),
-        inner=fields.integer("moe_intermediate_size"),
-        shared=fields.integer("n_shared_experts", 0, least=0),
-        routing=config.get("topk_method") or ("noaux_tc" if v3 else "greedy"),
-        groups=fields.integer("n_group", 1),
-        chosen_groups=fields.integer("topk_group", 1),
-        normalised=fields.flag("norm_topk_prob", v3),
-        scaling=fields.number("routed_scaling_factor", 1.0),
+        RouterSpec(
+            experts=fields.integer("n_routed_experts"),
+            chosen=chosen,
+            scoring="sigmoid" if v3 else "softmax",
+            corrected=v3,
+            groups=fields.integer("n_group", 1) if grouped else 1,
+            chosen_groups=fields.integer("topk_group", 1) if grouped else 1,
+            group_best=2 if v3 else 1,
+            normalised=normalised,
+            scaling=1.0 if normalised and not v3 else fields.number("routed_scaling_factor", 1.0),
+        ),
+        inner=inner,
+        shared=inner * fields.integer("n_shared_experts", 0, least=0),
     )
 
 

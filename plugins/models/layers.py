@@ -14,7 +14,13 @@ from torch.nn import functional
 from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.weights import WeightSource
 
-Activation = Callable[[Tensor], Tensor]
+Gating = Callable[[Tensor, Tensor], Tensor]
+"""(gate, up) -> what the down projection reads, all [..., F]."""
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up (arXiv 2002.05202)."""
+    return functional.silu(gate) * up
 
 
 class Share(NamedTuple):
@@ -181,8 +187,18 @@ class Loader:
             biases = [torch.zeros_like(bias) for bias in biases]  # the caller's sum has it once
         return Linear(weight, torch.cat(biases), join)
 
-    def _matrix(self, name: str, rows: Share, columns: Share) -> Tensor:
-        return self.tensor(name, (rows.total, columns.total), (rows.slice, columns.slice))
+    def gated_mlp(
+        self, prefix: str, hidden: int, inner: Share, biased: bool = False,
+        gating: Gating = swiglu, joined: bool = True,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> "GatedMLP":  # fmt: skip
+        """The MLP under `prefix`; `names` are those of gate, up and down.
+
+        Not `joined`: each rank's result is a term of the sum that the caller forms over ranks.
+        """
+        gate, up, down = (f"{prefix}.{name}" for name in names)
+        gate_up = self.linear({gate: inner, up: inner}, whole(hidden), biased)
+        return GatedMLP(gate_up, self.linear({down: whole(hidden)}, inner, biased, joined), gating)
 
 
 class VocabularyTable:
@@ -215,23 +231,14 @@ class VocabularyTable:
 
 
 class GatedMLP:
-    """down(activation(gate(x)) * up(x)) (arXiv 2002.05202); gate and up are one matrix.
+    """down(gating(gate(x), up(x))); gate and up are one matrix, gate's rows first."""
 
-    Not `joined`: each rank's result is a term of the sum that the caller forms over ranks.
-    `names` are those of gate, up and down.
-    """
-
-    def __init__(
-        self, load: Loader, prefix: str, hidden: int, inner: Share, biased: bool = False,
-        activation: Activation = functional.silu, joined: bool = True,
-        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
-    ) -> None:  # fmt: skip
-        gate, up, down = (f"{prefix}.{name}" for name in names)
-        self.activation = activation
-        self.gate_up = load.linear({gate: inner, up: inner}, whole(hidden), biased)
-        self.down = load.linear({down: whole(hidden)}, inner, biased, joined)
+    def __init__(self, gate_up: Linear, down: Linear, gating: Gating) -> None:
+        self.gate_up = gate_up
+        self.down = down
+        self.gating = gating
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]."""
         gate_TF, up_TF = self.gate_up(x_TE).chunk(2, dim=-1)
-        return self.down(self.activation(gate_TF) * up_TF)
+        return self.down(self.gating(gate_TF, up_TF))

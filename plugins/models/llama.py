@@ -68,7 +68,6 @@ class LlamaFamily(ModelFamily):
     ) -> Decoder:
         """The decoder; CheckpointError lists tensors that do not match."""
         from interlock.plugins.models.decoder import Architecture, CausalDecoder
-        from interlock.plugins.models.layers import GatedMLP
         from interlock.plugins.models.mixers import MixerOptions
 
         config, hidden = description.config, description.hidden_size
@@ -79,8 +78,8 @@ class LlamaFamily(ModelFamily):
             norm_eps=fields.number("rms_norm_eps", 1e-6),
             ropes=(read_rope(config, description.max_positions),),
             tied=fields.flag("tie_word_embeddings", False),
-            mlp=lambda load, prefix, _: GatedMLP(
-                load, f"{prefix}.mlp", hidden, load.share(inner), mlp_biased
+            mlp=lambda load, prefix, _: load.gated_mlp(
+                f"{prefix}.mlp", hidden, load.share(inner), mlp_biased
             ),
             mixer=MixerOptions(biased or _is(config, "Qwen2ForCausalLM"), biased),
         )

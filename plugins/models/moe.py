@@ -1,108 +1,84 @@
-"""DeepSeek's mixture of experts: routing of V2 and V3, routed and shared experts.
+"""Mixture-of-experts MLPs: how tokens choose experts, and the experts' weighted sum.
 
-DeepSeek-V2 (arXiv 2405.04434, section 2.2) and DeepSeek-V3 (arXiv 2412.19437, section 2.1.2).
-Legend: T tokens, E hidden size, F size inside an expert, X experts, G groups, J chosen experts.
+Switch Transformer (arXiv 2101.03961, section 2); shared experts as in DeepSeekMoE (arXiv
+2401.06066, section 3.2). Legend: T tokens, E hidden size, F size inside an expert, X experts,
+J chosen experts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from interlock.plugins.models.layers import GatedMLP, Loader, whole
+from interlock.plugins.models.layers import GatedMLP, Gating, Linear, Loader, swiglu, whole
+from interlock.plugins.models.router import Router, RouterSpec
 
-Routing = Literal["greedy", "group_limited_greedy", "noaux_tc"]
+Stored = Literal["one_by_one", "fused", "fused_input_major"]
+
+
+@dataclass(frozen=True)
+class MoeNames:
+    """Names under a layer's prefix; `parts` are an expert's gate, up and down projections.
+
+    `correction` is the router's correction bias. `shared_gate` weighs the shared expert's output.
+    """
+
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    experts: str = "mlp.experts"
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    shared: str = "mlp.shared_experts"
+    shared_gate: str = "mlp.shared_expert_gate"
 
 
 @dataclass(frozen=True)
 class MoeSpec:
-    """Sizes and routing of the expert layers.
+    """Sizes of an expert layer, and how it is stored.
 
-    "greedy" and "group_limited_greedy" score with a softmax (V2), "noaux_tc" with sigmoids and a
-    correction bias that steers the choice but not the weights (V3).
+    `inner` is the size inside one routed expert, `shared` that inside the shared expert, which
+    every token passes (0: there is none), times the sigmoid of a learned gate if `shared_gated`.
+
+    `stored` "one_by_one": {experts}.{index}.{part}.weight. "fused": {experts}.gate_up_proj
+    [X, 2 F, E] and {experts}.down_proj [X, E, F]. "fused_input_major": [X, E, 2 F] and [X, F, E].
+    `interleaved`: rows of a fused gate_up_proj alternate gate and up, else all gates come first.
+    `biased` fused experts have gate_up_proj_bias [X, 2 F] and down_proj_bias [X, E].
     """
 
-    experts: int
-    chosen: int
+    router: RouterSpec
     inner: int
-    shared: int
-    routing: Routing
-    groups: int = 1
-    chosen_groups: int = 1
-    normalised: bool = False
-    scaling: float = 1.0
-
-
-class Router:
-    """Picks each token's experts and their weights, in fp32 or the wider model dtype.
-
-    Ties go to the lowest index, so that a choice depends on the token alone.
-    """
-
-    def __init__(self, load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> None:
-        self.spec = spec
-        self.weight_XE = load.wide_tensor(f"{prefix}.weight", (spec.experts, hidden))
-        self.bias_X: Tensor | None = None
-        if spec.routing == "noaux_tc":
-            self.bias_X = load.wide_tensor(f"{prefix}.e_score_correction_bias", (spec.experts,))
-
-    def __call__(self, x_TE: Tensor) -> tuple[Tensor, Tensor]:
-        """(experts [T, J], weights [T, J])."""
-        spec = self.spec
-        logits_TX = functional.linear(x_TE.to(self.weight_XE.dtype), self.weight_XE)
-        if self.bias_X is None:
-            scores_TX = logits_TX.softmax(dim=-1)
-            choice_TX = scores_TX
-        else:
-            scores_TX = logits_TX.sigmoid()
-            choice_TX = scores_TX + self.bias_X
-        if spec.routing != "greedy":
-            choice_TX = self._within_best_groups(choice_TX)
-        experts_TJ = _first_best(choice_TX, spec.chosen)
-        return experts_TJ, self._weights(scores_TX.gather(1, experts_TJ))
-
-    def _within_best_groups(self, choice_TX: Tensor) -> Tensor:
-        """Experts outside the best groups become -inf. A group's score is its best expert's (V2)
-        or the sum of its two best (V3)."""
-        spec = self.spec
-        grouped_TGX = choice_TX.view(len(choice_TX), spec.groups, -1)
-        best = min(2, grouped_TGX.shape[-1]) if self.bias_X is not None else 1
-        scores_TG = grouped_TGX.topk(best, dim=-1).values.sum(dim=-1)
-        kept_TG = torch.zeros_like(scores_TG, dtype=torch.bool)
-        kept_TG.scatter_(1, _first_best(scores_TG, spec.chosen_groups), True)
-        return grouped_TGX.masked_fill(~kept_TG[..., None], -torch.inf).view_as(choice_TX)
-
-    def _weights(self, scores_TJ: Tensor) -> Tensor:
-        """V3 scales normalised weights; V2 scales only those that are not normalised."""
-        spec = self.spec
-        normalised = spec.normalised and (self.bias_X is not None or spec.chosen > 1)
-        if normalised:
-            scores_TJ = scores_TJ / (scores_TJ.sum(dim=-1, keepdim=True) + 1e-20)
-        return scores_TJ if normalised and self.bias_X is None else scores_TJ * spec.scaling
+    shared: int = 0
+    shared_gated: bool = False
+    stored: Stored = "one_by_one"
+    interleaved: bool = False
+    biased: bool = False
+    gating: Gating = swiglu
+    names: MoeNames = field(default_factory=MoeNames)
 
 
 class MoeMLP:
-    """The sum of each token's routed experts, by weight, and of the shared experts.
+    """The sum of each token's routed experts, by weight, and of the shared expert.
 
-    Each rank has an equal part of the routed experts and of the shared ones' inner size.
+    Each rank has an equal part of the routed experts and of the shared one's inner size.
     """
 
     def __init__(self, load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> None:
+        names = spec.names
         self.ranks = load.ranks
-        self.router = Router(load, f"{prefix}.gate", hidden, spec)
-        self.mine = load.share(spec.experts)
-        self.experts = {
-            index: GatedMLP(load, f"{prefix}.experts.{index}", hidden, whole(spec.inner))
-            for index in range(self.mine.start, self.mine.stop)
-        }
-        for index in set(range(spec.experts)) - self.experts.keys():
-            load.weights.leave(f"{prefix}.experts.{index}.*")
+        correction = f"{prefix}.{names.correction}"
+        self.router = Router(load, f"{prefix}.{names.router}", correction, hidden, spec.router)
+        build = _one_by_one if spec.stored == "one_by_one" else _fused
+        self.experts = build(load, f"{prefix}.{names.experts}", hidden, spec)
         self.shared: GatedMLP | None = None
+        self.shared_gate: Linear | None = None
         if spec.shared:
-            inner = load.share(spec.inner * spec.shared)
-            self.shared = GatedMLP(load, f"{prefix}.shared_experts", hidden, inner, joined=False)
+            inner = load.share(spec.shared)
+            self.shared = load.gated_mlp(
+                f"{prefix}.{names.shared}", hidden, inner, gating=spec.gating, joined=False
+            )
+        if spec.shared_gated:
+            gate = f"{prefix}.{names.shared_gate}"
+            self.shared_gate = load.linear({gate: whole(1)}, whole(hidden), False)
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]; a token's experts are added in index order, whatever its batch."""
@@ -113,9 +89,53 @@ class MoeMLP:
             out_NE = self.experts[index](x_TE[token_N])
             sum_TE[token_N] += out_NE.to(sum_TE.dtype) * weights_TJ[token_N, choice_N, None]
         routed_TE = sum_TE.to(x_TE.dtype)
-        return self.ranks.sum(routed_TE if self.shared is None else routed_TE + self.shared(x_TE))
+        return self.ranks.sum(routed_TE if self.shared is None else routed_TE + self._shared(x_TE))
+
+    def _shared(self, x_TE: Tensor) -> Tensor:
+        assert self.shared is not None
+        out_TE = self.shared(x_TE)
+        return out_TE if self.shared_gate is None else self.shared_gate(x_TE).sigmoid() * out_TE
 
 
-def _first_best(scores: Tensor, count: int) -> Tensor:
-    """Indices of the `count` largest along the last axis; of equal ones the lowest index."""
-    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+def _one_by_one(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, GatedMLP]:
+    mine = load.share(spec.router.experts)
+    for index in set(range(spec.router.experts)) - set(range(mine.start, mine.stop)):
+        load.weights.leave(f"{prefix}.{index}.*")
+    return {
+        index: load.gated_mlp(
+            f"{prefix}.{index}", hidden, whole(spec.inner), spec.biased, spec.gating,
+            names=spec.names.parts,
+        )
+        for index in range(mine.start, mine.stop)
+    }  # fmt: skip
+
+
+def _fused(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, GatedMLP]:
+    mine = load.share(spec.router.experts)
+
+    def stacked(name: str, outputs: int, inputs: int) -> tuple[Tensor, Tensor | None]:
+        sizes = (outputs, inputs) if spec.stored == "fused" else (inputs, outputs)
+        weight = load.tensor(f"{prefix}.{name}", (mine.total, *sizes), (mine.slice,))
+        bias_XO = None
+        if spec.biased:
+            bias_XO = load.tensor(f"{prefix}.{name}_bias", (mine.total, outputs), (mine.slice,))
+        return weight if spec.stored == "fused" else weight.transpose(1, 2).contiguous(), bias_XO
+
+    up_XFE, up_bias_XF = stacked("gate_up_proj", 2 * spec.inner, hidden)
+    down_XEF, down_bias_XE = stacked("down_proj", hidden, spec.inner)
+    if spec.interleaved:
+        up_XFE = _gates_first(up_XFE)
+        up_bias_XF = None if up_bias_XF is None else _gates_first(up_bias_XF)
+    return {
+        mine.start + at: GatedMLP(
+            Linear(up_XFE[at], None if up_bias_XF is None else up_bias_XF[at]),
+            Linear(down_XEF[at], None if down_bias_XE is None else down_bias_XE[at]),
+            spec.gating,
+        )
+        for at in range(mine.size)
+    }
+
+
+def _gates_first(stacked_XF: Tensor) -> Tensor:
+    """Rows gate 0, up 0, gate 1, ... along axis 1 as all gates, then all ups."""
+    return torch.cat((stacked_XF[:, 0::2], stacked_XF[:, 1::2]), dim=1)
