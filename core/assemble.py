@@ -18,7 +18,7 @@ from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ConfigError
 from interlock.core.executor import Executor, ModelParts
 from interlock.core.hydra_edge import compose
-from interlock.core.intake import Intake
+from interlock.core.intake import TEXT, Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
 from interlock.core.model import AttentionForm, Decoder, ModelDescription
@@ -31,7 +31,7 @@ from interlock.core.registry import Chosen, Registry, load_registry
 from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
-from interlock.core.text import load_codec
+from interlock.core.text import TextCodec, load_codec
 
 SIMULATED_MAX_LEN = 1 << 18
 """Longest request where no model sets a limit, in tokens."""
@@ -133,7 +133,7 @@ class _Builder:
             cache=cache,
             policies=self._policies(),
             drafts=self._draft_rules(drafter),
-            intake=self._intake(),
+            intake=self._intake(codec),
             ledger=StepLedger(),
             seed_of=lambda index: request_seed(self.config.seed, index),
             executor=type(executor).__name__,
@@ -189,12 +189,18 @@ class _Builder:
             max_positions=drafter.max_positions,
         )
 
-    def _intake(self) -> Intake:
+    def _intake(self, codec: TextCodec | None) -> Intake:
         capabilities, model = self.resolution.capabilities, self.resolution.model
         executor = self.resolution.chosen["executor"].key
         unsupported = {}
         if ReturnsLogprobs() not in capabilities:
             unsupported["logprobs"] = f"{executor} computes no probabilities"
+        if not self.runs_model:
+            unsupported[TEXT] = f"{executor} makes tokens up; leave it out"
+        elif codec is None:
+            unsupported[TEXT] = (
+                f"model {model.name!r} has no tokenizer.json; use stop_token_ids and decode the ids"
+            )
         if self.runs_model:
             unsupported["a prompt of block ids"] = f"{executor} needs token ids"
         return Intake(
@@ -204,6 +210,7 @@ class _Builder:
             salt=f"model:{model.name}:{model.files and model.files.identity()}".encode(),
             share_tenants=self.config.cache.share_tenants,
             unsupported=unsupported,
+            codec=codec,
         )
 
     def _decoder(self) -> Decoder:

@@ -97,7 +97,10 @@ class EngineCore:
             seed=seed,
             stop_ids=self._intake.stop_ids(request),
             max_length=max_length,
+            text=self._intake.output_text(request),
         )
+        if request.sampling.echo:
+            record.prompt_token_ids = request.prompt_token_ids
         self._live[request_id] = live
         self.queues.enqueue(live)
 
@@ -240,18 +243,22 @@ class EngineCore:
             if token in live.stop_ids:
                 tokens = tokens[:count]
                 break
+        text = ""
+        if live.text is not None:
+            tokens = tokens[: live.text.push(tokens, live.stop_ids)]
+            text = live.text.take()
         live.sequence.append(tokens)
         self.num_emitted += len(tokens)
         record = live.record
         record.output_token_ids.extend(tokens)
         record.logprobs.extend(result.logprobs[: len(tokens)])
+        self._give(live.id, record, text, tuple(tokens))
         record.chunk_times_s.append(now_s)
         record.chunk_sizes.append(len(tokens))
-        self._outputs.append(RequestOutput(live.id, record.index, tuple(tokens)))
         return len(tokens)
 
     def _finish_reason(self, live: Live) -> FinishReason | None:
-        if live.sequence.last() in live.stop_ids:
+        if live.sequence.last() in live.stop_ids or (live.text and live.text.stopped_by):
             return FinishReason.STOP
         return FinishReason.LENGTH if live.tokens_left <= 0 else None
 
@@ -265,15 +272,28 @@ class EngineCore:
         now_s: float,
         error: str | None = None,
     ) -> None:
-        self._finalise(live.id, live.record, status, reason, now_s, error)
+        text = ""
+        if live.text is not None:
+            live.record.text, live.record.stopped_by = live.text.end(), live.text.stopped_by
+            text = live.text.take()
+        self._finalise(live.id, live.record, status, reason, now_s, error, text)
         if not live.in_flight:
             self.queues.leave(live, now_s)
             del self._live[live.id]
 
     def _finalise(
         self, request_id: RequestId, record: RequestRecord, status: Status, reason: FinishReason,
-        now_s: float | None, error: str | None,
+        now_s: float | None, error: str | None, text: str = "",
     ) -> None:  # fmt: skip
         record.status, record.finish_reason, record.error = status, reason, error
         record.finished_s = record.arrival_s if now_s is None else now_s
-        self._outputs.append(RequestOutput(request_id, record.index, (), replace(record)))
+        self._give(request_id, record, text, finished=replace(record))
+
+    def _give(
+        self, request_id: RequestId, record: RequestRecord, text: str,
+        tokens: tuple[int, ...] = (), finished: RequestRecord | None = None,
+    ) -> None:  # fmt: skip
+        echoed = () if record.chunk_sizes else record.prompt_token_ids
+        self._outputs.append(
+            RequestOutput(request_id, record.index, tokens, finished, text, echoed)
+        )

@@ -10,9 +10,12 @@ import numpy as np
 
 from interlock.core.kv_cache import KVCache
 from interlock.core.request import HashedPrompt, Request, refuse
+from interlock.core.stop_text import OutputText
+from interlock.core.text import TextCodec
 
 HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
 RequestFeature = str
+TEXT = "text of the output (stop, detokenize)"
 """A request feature that a composition may lack, with the reason: {"logprobs": "executor=..."}."""
 
 
@@ -26,6 +29,7 @@ class Intake:
     salt: bytes
     share_tenants: bool
     unsupported: Mapping[RequestFeature, str]
+    codec: TextCodec | None = None
 
     def check(self, request: Request, cache: KVCache) -> int:
         """The most tokens (prompt and output) the request may reach.
@@ -69,6 +73,19 @@ class Intake:
         own = frozenset(request.sampling.stop_token_ids)
         return own if request.sampling.ignore_eos else own | frozenset(self.eos_token_ids)
 
+    def output_text(self, request: Request) -> OutputText | None:
+        """What makes the text of a request that asks for any; None where there can be none."""
+        asked, codec = request.sampling, self.codec
+        if codec is None or TEXT in self.unsupported:
+            return None
+        if not (asked.stop or asked.detokenize or asked.echo):
+            return None
+        opening = request.prompt_text if asked.echo else ""
+        if opening is None:
+            opening = codec.decode(request.prompt_token_ids)
+        stream = codec.detokenizer(request.prompt_token_ids)
+        return OutputText(stream, asked.stop, asked.include_stop, opening)
+
 
 def due_s(request: Request) -> float:
     """When a request becomes visible: at its arrival, or at once if that is no time."""
@@ -111,5 +128,6 @@ def _uses(request: Request, feature: RequestFeature) -> bool:
     used = {
         "logprobs": sampling.logprobs is not None,
         "a prompt of block ids": request.hashed_prompt is not None,
+        TEXT: bool(sampling.stop) or sampling.detokenize,
     }
     return used[feature]

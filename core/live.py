@@ -6,6 +6,7 @@ from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.kv_cache import Holding
 from interlock.core.request import Request, RequestId, RequestRecord
 from interlock.core.scheduler import RequestView
+from interlock.core.stop_text import OutputText
 from interlock.core.token_sequence import TokenSequence
 
 
@@ -30,6 +31,8 @@ class Live:
     high_water: int = 0
     draft: Draft = NO_DRAFT
     in_flight: bool = False
+    text: OutputText | None = None
+    """Of a request that wants text."""
     draftless: bool = False
     """Its last step failed with a draft: the next one goes without."""
     view: RequestView = field(init=False)

@@ -10,6 +10,8 @@ from interlock.core.errors import RequestError
 from interlock.core.options import option
 
 RequestId = NewType("RequestId", int)
+MOST_STOPS, MOST_STOP_LENGTH = 16, 1000
+"""Stop strings of a request, and characters of one."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,14 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = option((), "token ids that end the output")
     ignore_eos: bool = option(False, "do not stop at the model's end tokens")
     logprobs: int | None = option(None, "top log-probabilities to return per token; null: none")
+    stop: tuple[str, ...] = option((), "texts that end the output, which is cut before them")
+    include_stop: bool = option(False, "cut the output's text behind what ended it, not before")
+    detokenize: bool = option(False, "give the output's text as well as its tokens")
+    echo: bool = option(False, "give the prompt back before the output")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
 
     def problems(self, vocab_size: int | None = None) -> list[str]:
         """Every field that is out of range, each named with its value and what is allowed."""
@@ -48,13 +58,21 @@ class SamplingParams:
              and all(_is_int(t) and 0 <= t < (vocab_size or math.inf) for t in self.stop_token_ids),
              "stop_token_ids",
              f"token ids from 0 to {vocab_size - 1}" if vocab_size else "token ids >= 0"),
-            (isinstance(self.ignore_eos, bool), "ignore_eos", "true or false"),
+            (_are_stops(self.stop), "stop",
+             f"up to {MOST_STOPS} texts of 1 to {MOST_STOP_LENGTH} characters"),
+            *((isinstance(getattr(self, name), bool), name, "true or false")
+              for name in ("ignore_eos", "include_stop", "detokenize", "echo")),
         ]  # fmt: skip
         return [
             f"{name}={getattr(self, name)!r} is not {allowed}"
             for ok, name, allowed in checks
             if not ok
         ]
+
+
+def _are_stops(value: Any) -> bool:
+    listed = isinstance(value, tuple) and len(value) <= MOST_STOPS
+    return listed and all(isinstance(s, str) and 1 <= len(s) <= MOST_STOP_LENGTH for s in value)
 
 
 def _is_int(value: Any) -> bool:
@@ -139,7 +157,13 @@ class RequestRecord:
     error: str | None = None
     seed: int | None = None
     num_prompt_tokens: int = 0
+    prompt_token_ids: tuple[int, ...] = ()
+    """Of a request that asked for `echo`."""
     output_token_ids: list[int] = field(default_factory=list)
+    text: str | None = None
+    """Of a request that asked for text (`stop`, `detokenize`, `echo`), once it ended."""
+    stopped_by: str | None = None
+    """The stop string that ended it."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     arrival_s: float = 0.0
     admitted_s: float | None = None
@@ -160,12 +184,18 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """What one step gave one request: new tokens, and the record when it ended."""
+    """What one step gave one request: new tokens, and the record when it ended.
+
+    `text` is new text that is final; all of them join to the record's. The first output of a
+    request with `echo` holds its `prompt_token_ids`, and its text begins with the prompt's.
+    """
 
     id: RequestId
     index: int
     new_token_ids: tuple[int, ...]
     finished: RequestRecord | None = None
+    text: str = ""
+    prompt_token_ids: tuple[int, ...] = ()
 
 
 def refuse(request: Request, reason: str) -> RequestError:

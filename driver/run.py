@@ -167,7 +167,7 @@ class Run:
         )
         if self.replayed is not None:
             found["rerun"] = self.replayed.compare(engine.decisions, self.records)
-        decode = codec.decode if codec else None
+        decode = codec.continuation if codec else None
         write_run(run_dir, self.entries, self.records, summary, found, engine.decisions, decode)
         try:
             self._print(console, summary, found)
@@ -220,5 +220,6 @@ class Run:
         for entry, record in zip(self.entries, self.records, strict=True):
             if isinstance(entry, Request) and record.status is Status.FINISHED:
                 prompt = entry.prompt_text or codec.decode(entry.prompt_token_ids)
-                return Sample(record.index, prompt, codec.decode(record.output_token_ids))
+                output = codec.continuation(entry.prompt_token_ids, record.output_token_ids)
+                return Sample(record.index, prompt, output)
         return None

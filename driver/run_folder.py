@@ -20,7 +20,8 @@ from interlock.core.workload import BadRequest
 
 REQUESTS, SUMMARY, RUN, STEPS = "requests.jsonl", "summary.json", "run.json", "steps.jsonl"
 
-Decode = Callable[[Sequence[int]], str]
+Decode = Callable[[Sequence[int], Sequence[int]], str]
+"""The text that ids add to that of the ids before them: (before, ids) -> text."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def request_line(
         "prompt_token_ids": list(request.prompt_token_ids) if request and not hashed else None,
         "prompt_hash_ids": list(hashed.block_ids) if hashed else None,
         "output_token_ids": record.output_token_ids,
-        "text": decode(record.output_token_ids) if decode else None,
+        "text": _text(request, record, decode),
+        "stopped_by": record.stopped_by,
         "logprobs": [_logprobs_line(one) for one in record.logprobs] or None,
         "arrival_s": record.arrival_s,
         "admitted_s": record.admitted_s,
@@ -101,6 +103,13 @@ def request_line(
         "recomputed_tokens": record.recomputed_tokens,
         "preemptions": record.preemptions,
     }
+
+
+def _text(request: Request | None, record: RequestRecord, decode: Decode | None) -> str | None:
+    """What the request was given if it asked for text, else that of its tokens."""
+    if record.text is not None or decode is None:
+        return record.text
+    return decode(request.prompt_token_ids if request else (), record.output_token_ids)
 
 
 def _logprobs_line(one: TokenLogprobs) -> dict[str, Any]:

@@ -138,9 +138,7 @@ def _require_text(name: str, value: Any) -> None:
 def _sampling(line: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
     """As the line says, in range or not: intake checks it with the model at hand."""
     given = {key: line[key] for key in SAMPLING_KEYS if key in line}
-    if isinstance(given.get("stop_token_ids"), list):
-        given["stop_token_ids"] = tuple(given["stop_token_ids"])
-    return replace(defaults, **given)
+    return replace(defaults, **{k: tuple(v) if type(v) is list else v for k, v in given.items()})
 
 
 def _checked(line: Mapping[str, Any], key: str, default: Any) -> Any:

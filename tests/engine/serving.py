@@ -147,13 +147,14 @@ def tokens(count: int, salt: int = 0) -> tuple[int, ...]:
 class Client:
     """Submits, steps and aborts; after every step all accounts are recomputed.
 
-    `tokens` and `records` hold by request index what came out. A token after the final record, a
-    second final record, or a record that differs from what was delivered fails at once.
+    `tokens`, `texts` and `records` hold by request index what came out. A token after the final
+    record, a second final record, or a record that differs from what was delivered fails at once.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.tokens: dict[int, list[int]] = {}
+        self.texts: dict[int, str] = {}
         self.records: dict[int, RequestRecord] = {}
         self.ids: dict[int, RequestId] = {}
         self.steps = 0
@@ -162,7 +163,7 @@ class Client:
     def submit(self, *requests: Request) -> None:
         for request in requests:
             self.ids[request.index] = self.engine.submit(request)
-            self.tokens[request.index] = []
+            self.tokens[request.index], self.texts[request.index] = [], ""
 
     def abort(self, index: int) -> None:
         self.engine.abort(self.ids[index])
@@ -175,9 +176,11 @@ class Client:
             for output in self.engine.step():
                 assert output.index not in self.records, "an output after the final record"
                 self.tokens[output.index] += output.new_token_ids
+                self.texts[output.index] += output.text
                 given[output.index] += len(output.new_token_ids)
                 if output.finished is not None:
                     assert output.finished.output_token_ids == self.tokens[output.index]
+                    assert (output.finished.text or "") == self.texts[output.index]
                     self.records[output.index] = output.finished
             check_accounts(self.engine)
             self.most_tokens = max(self.most_tokens, self.engine.core.ledger.tokens_run - before)

@@ -1,11 +1,12 @@
 import gzip
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from interlock.core.errors import ConfigError, RequestError, WorkloadError
+from interlock.core.options import plain
 from interlock.core.request import Request, SamplingParams
 from interlock.core.testing.workload_contract import byte_context
 from interlock.core.workload import BadRequest, WorkloadContext
@@ -53,6 +54,16 @@ def test_fields_of_a_line_reach_the_request(ask):
     (request,) = ask(line)
     assert request.sampling == SamplingParams(0.5, 3, 0.9, 0.1, 7, 5, (1, 2), True, 2)
     assert (request.arrival_s, request.tenant, request.priority) == (1.5, "t", -1)
+
+
+def test_every_sampling_field_may_stand_in_a_line(ask):
+    """Fields that come later are taken without a word here."""
+    wanted = {field.name: plain(field.default) for field in fields(SamplingParams)}
+    wanted |= {"stop": ["a", "b"], "echo": True, "detokenize": True}
+    (request,) = ask({"prompt": "x", **wanted})
+    assert request.sampling == SamplingParams(stop=("a", "b"), echo=True, detokenize=True)
+    (one,) = ask({"prompt": "x", "stop": "end"})
+    assert one.sampling.stop == ("end",)
 
 
 def test_lines_without_a_limit_take_the_workloads_and_then_the_runs(ask):

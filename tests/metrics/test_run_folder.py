@@ -38,7 +38,7 @@ def written(folder: Path) -> Path:
     ]
     records = [answered(0, [(100, 1), (130, 2)]), failed(1)]
     records[0].finish_reason, records[0].seed = FinishReason.LENGTH, 9
-    write_run(folder, entries, records, {"completed": 1}, MANIFEST, STEPS, decode=repr)
+    write_run(folder, entries, records, {"completed": 1}, MANIFEST, STEPS, lambda *ids: repr(ids))
     return folder
 
 
@@ -58,7 +58,7 @@ def test_requests_are_in_input_order_with_the_failed_ones(tmp_path):
     assert (good["index"], bad["index"]) == (0, 1)
     assert good["prompt_token_ids"] == [1, 2, 3]
     assert good["output_token_ids"] == [7, 7, 7]
-    assert good["text"] == "[7, 7, 7]"
+    assert good["text"] == "((1, 2, 3), [7, 7, 7])"
     assert good["finish_reason"] == "length"
     assert good["first_token_s"] == 0.1
     assert good["chunk_times_s"] == [0.1, 0.13]

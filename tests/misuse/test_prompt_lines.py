@@ -40,6 +40,8 @@ LINES = [
     (ANY | {"stop_token_ids": [999]}, "stop_token_ids=(999,) is not token ids from 0 to 256"),
     (ANY | {"stop_token_ids": list(range(257))}, None),
     (ANY | {"ignore_eos": "yes"}, "ignore_eos='yes' is not true or false"),
+    (ANY | {"stop": "b", "echo": True}, None),
+    (ANY | {"stop": ["b", ""]}, "stop=('b', '') is not up to 16 texts of 1 to 1000 characters"),
 ]
 
 
@@ -78,11 +80,13 @@ def test_every_bad_line_fails_alone_with_its_reason_and_in_its_place(run, tiny, 
 def test_without_a_tokenizer_only_lines_of_text_fail(run, tiny, prompts, tmp_path):
     bare = shutil.copytree(tiny, tmp_path / "bare")
     (bare / "tokenizer.json").unlink()
-    path = prompts({"prompt": "a"}, {"prompt_token_ids": [3], "max_tokens": 1})
+    ids = {"prompt_token_ids": [3], "max_tokens": 1}
+    path = prompts({"prompt": "a"}, ids, ids | {"stop": "b"})
     ran = run(f"model={bare}", "workload=prompts", path, "progress=false", "hydra.run.dir=run")
-    text, ids = ran.requests
+    text, ids, stop = ran.requests
     assert "model 'bare' has no tokenizer; give prompt_token_ids" in text["error"]
     assert (ids["error"], ids["text"]) == (None, None)
+    assert "model 'bare' has no tokenizer.json; use stop_token_ids" in stop["error"]
 
 
 def test_a_key_given_twice_is_refused_because_one_of_them_would_be_lost(run, tiny, tmp_path):
