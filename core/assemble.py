@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from interlock.core.adapters import AdapterSet
 from interlock.core.attention import AttentionBackend
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import ReturnsLogprobs, RunsModel, ServesAttention
@@ -83,6 +84,7 @@ class _Builder:
         self.device = torch.device(config.device)
         self.dtype = torch_dtype(self.resolution.config.dtype)
         self.max_len = self._max_model_len()
+        self.adapters = AdapterSet(config.adapters)
         self.context = BuildContext(
             model=model,
             device=self.device,
@@ -209,13 +211,14 @@ class _Builder:
             eos_token_ids=model.eos_token_ids,
             salt=f"model:{model.name}:{model.files and model.files.identity()}".encode(),
             share_tenants=self.config.cache.share_tenants,
+            adapters=self.adapters,
             unsupported=unsupported,
             codec=codec,
         )
 
     def _decoder(self) -> Decoder:
         families = list(self.registry.families.values())
-        placement = Placement(self.dtype, self.device)
+        placement = Placement(self.dtype, self.device, adapters=self.adapters)
         return load_decoder(self.resolution.model, families, placement)
 
     def _model_parts(
@@ -234,6 +237,7 @@ class _Builder:
             drafter=feature_drafter,
             draft_attention=self._draft_attention(backend, feature_drafter),
             device=self.device,
+            adapters=self.adapters,
         )
 
     def _draft_attention(

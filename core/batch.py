@@ -60,7 +60,7 @@ class Batch:
     them is the anchor). Row r wants logits for its last `logit_counts[r]` tokens: 0 for a chunk
     that is not the last, 1 for prefill and decode, 1 + drafts for verification.
     `tables[t][slots[r]]` is the page list of row r in page table t; entries past the row's pages
-    are unspecified.
+    are unspecified. `adapters[r]` is the number of row r's adapter, -1 for none; empty: none has.
     """
 
     request_ids: tuple[RequestId, ...]
@@ -74,6 +74,7 @@ class Batch:
     tables: tuple[Pages, ...]
     page_size: int
     copies: tuple[PageCopy, ...] = ()
+    adapters: tuple[int, ...] = ()
 
     @property
     def num_rows(self) -> int:

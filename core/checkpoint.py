@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from interlock.core.closest import unknown_name
-from interlock.core.errors import CheckpointError, ContractError
+from interlock.core.errors import CheckpointError, ConfigError, ContractError
 from interlock.core.model import Decoder, ModelDescription, ModelFamily
 from interlock.core.model_files import HuggingFaceDirectory, ModelFiles, ModelFormat
 from interlock.core.parallel import Placement
@@ -121,6 +121,10 @@ def load_decoder(
     weights = description.files.weights()
     with torch.no_grad():
         decoder = family.build(description, weights, placement)
+    if placement.adapters.names and not placement.adapters.served:
+        raise ConfigError(
+            f"adapters={list(placement.adapters.names)}: model family {family.name!r} serves none"
+        )
     if not weights.finished:
         raise ContractError(f"model family {family.name!r} did not call WeightSource.finish")
     return decoder

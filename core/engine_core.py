@@ -98,6 +98,7 @@ class EngineCore:
             stop_ids=self._intake.stop_ids(request),
             max_length=max_length,
             text=self._intake.output_text(request),
+            adapter=self._intake.adapter(request),
         )
         if request.sampling.echo:
             record.prompt_token_ids = request.prompt_token_ids

@@ -9,6 +9,7 @@ from interlock.core.batch import StepPlan, StepResult
 if TYPE_CHECKING:
     import torch
 
+    from interlock.core.adapters import AdapterSet
     from interlock.core.attention import AttentionBackend
     from interlock.core.drafter import FeatureDrafter
     from interlock.core.model import Decoder
@@ -28,6 +29,7 @@ class ModelParts:
     draft_attention: "AttentionBackend"
     """The backend for the drafter's own layers; the target's where it serves their form."""
     device: "torch.device"
+    adapters: "AdapterSet"
 
 
 class Executor(ABC):

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from interlock.core.adapters import AdapterSet
+from interlock.core.errors import RequestError
 from interlock.core.kv_cache import KVCache
 from interlock.core.request import HashedPrompt, Request, refuse
 from interlock.core.stop_text import OutputText
@@ -28,6 +30,7 @@ class Intake:
     eos_token_ids: tuple[int, ...]
     salt: bytes
     share_tenants: bool
+    adapters: AdapterSet
     unsupported: Mapping[RequestFeature, str]
     codec: TextCodec | None = None
 
@@ -43,6 +46,10 @@ class Intake:
         problems = [*_malformed(request), *request.sampling.problems(self.vocab_size)]
         if problems:
             raise refuse(request, "; ".join(problems))
+        try:
+            self.adapter(request)
+        except RequestError as error:
+            raise refuse(request, str(error)) from None
         for token in request.prompt_token_ids:
             if not (_is_int(token) and 0 <= token < self.vocab_size):
                 last = self.vocab_size - 1
@@ -63,10 +70,17 @@ class Intake:
         return length
 
     def salt_of(self, request: Request) -> bytes:
-        """What keeps this request's pages apart from other models' and tenants' pages."""
+        """What keeps this request's pages apart from other models', adapters' and tenants'."""
         tenant = "" if self.share_tenants else request.tenant
         name = tenant.encode(errors="surrogatepass")
-        return hashlib.blake2b(self.salt + b"\0tenant:" + name, digest_size=16).digest()
+        number = self.adapter(request)
+        content = b"\0adapter:" + self.adapters.digests[number] if number >= 0 else b""
+        key = self.salt + content + b"\0tenant:" + name
+        return hashlib.blake2b(key, digest_size=16).digest()
+
+    def adapter(self, request: Request) -> int:
+        """The number of the request's adapter, -1 for none. RequestError for an unknown name."""
+        return -1 if request.adapter is None else self.adapters.number(request.adapter)
 
     def stop_ids(self, request: Request) -> frozenset[int]:
         """Ids that end the request: its own, and the model's unless ignore_eos."""
@@ -97,6 +111,7 @@ def _malformed(request: Request) -> list[str]:
     checks = [
         ("arrival_s", "a finite number of seconds", due_s(request) == request.arrival_s),
         ("priority", "an integer", _is_int(request.priority)),
+        ("adapter", "a name, or null", isinstance(request.adapter, str | None)),
         ("tenant", "a text", isinstance(request.tenant, str)),
         ("hashed_prompt", HASHED, request.hashed_prompt is None or _whole(request.hashed_prompt)),
     ]

@@ -26,6 +26,7 @@ class Live:
     seed: int
     stop_ids: frozenset[int]
     max_length: int
+    adapter: int = -1
     holding: Holding | None = None
     computed: int = 0
     high_water: int = 0

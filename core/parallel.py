@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from interlock.core.adapters import NO_ADAPTERS, AdapterSet
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -57,11 +59,12 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a decoder is built: `dtype` of its parameters, device, and the ranks that share it."""
+    """How a decoder is built: `dtype` of its parameters, device, ranks that share it, adapters."""
 
     dtype: "torch.dtype"
     device: "torch.device"
     ranks: Ranks = ALONE
+    adapters: AdapterSet = NO_ADAPTERS
 
 
 class ParallelStrategy(ABC):

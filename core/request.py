@@ -100,8 +100,9 @@ class Request:
     """One prompt and how to continue it.
 
     `index` is its place in the workload (and in the records), `arrival_s` its scheduled arrival on
-    the run's clock. A larger `priority` is more important. Either `prompt_token_ids` or
-    `hashed_prompt` is set; `prompt_text` is what the ids were encoded from, for reports.
+    the run's clock. A larger `priority` is more important. `adapter` names one of the run's. Either
+    `prompt_token_ids` or `hashed_prompt` is set; `prompt_text` is what the ids were encoded from,
+    for reports.
     """
 
     index: int
@@ -112,6 +113,7 @@ class Request:
     priority: int = 0
     prompt_text: str | None = None
     hashed_prompt: HashedPrompt | None = None
+    adapter: str | None = None
 
     @property
     def num_prompt_tokens(self) -> int:

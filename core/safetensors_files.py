@@ -28,16 +28,16 @@ class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-def checked_tensors(directory: Path) -> dict[str, StoredTensor]:
-    """Every tensor of `model.safetensors`, or of the shards that its index names.
+def checked_tensors(directory: Path, single: str = SINGLE) -> dict[str, StoredTensor]:
+    """Every tensor of the file `single`, or of the shards that the model's index names.
 
     Raises CheckpointError, naming the file, for a missing shard, a truncated or corrupt file, an
     index that disagrees with its shards, or a directory without safetensors; all at once.
     """
     problems: list[str] = []
     stored: dict[str, StoredTensor] = {}
-    if (directory / SINGLE).is_file():
-        stored = _checked_header(directory / SINGLE, problems)
+    if (directory / single).is_file():
+        stored = _checked_header(directory / single, problems)
     elif (directory / INDEX).is_file():
         stored = _checked_shards(directory, problems)
     else:

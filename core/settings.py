@@ -79,6 +79,9 @@ class EngineConfig:
     device: str = option("cpu", "cpu, cuda or cuda:N")
     seed: int = option(0, "every random choice of the run derives from it")
     threads: int | None = option(None, "CPU threads of torch; null: torch's default")
+    adapters: tuple[str, ...] = option(
+        (), "LoRA adapters as PEFT saves them: [DIRECTORY] or [NAME=DIRECTORY]; requests name one"
+    )
     max_model_len: int | None = option(None, "longest request in tokens; null: the model's limit")
     rerun: str | None = option(None, "run directory whose recorded workload is run again")
     progress: bool = option(True, "show a progress line")

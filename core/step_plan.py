@@ -34,6 +34,7 @@ def make_batch(rows: Sequence[PlannedRow], tables: tuple[Pages, ...], page_size:
         slots=np.array([_slot(row.live) for row in rows], dtype=np.int64),
         tables=tables,
         page_size=page_size,
+        adapters=_adapters(rows),
     )
 
 
@@ -77,6 +78,11 @@ def check_tokens(draft: Draft, result: RowResult, vocab_size: int, verifier: str
         raise ContractError(
             f"{verifier} gave tokens {result.tokens} along {path} for the draft {draft}"
         )
+
+
+def _adapters(rows: Sequence[PlannedRow]) -> tuple[int, ...]:
+    numbers = tuple(row.live.adapter for row in rows)
+    return numbers if any(number >= 0 for number in numbers) else ()
 
 
 def _slot(live: Live) -> int:

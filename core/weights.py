@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from interlock.core.errors import CheckpointError, ContractError
-from interlock.core.safetensors_files import checked_tensors
+from interlock.core.safetensors_files import SINGLE, checked_tensors
 
 Shape = tuple[int, ...]
 Part = tuple[slice, ...]
@@ -117,9 +117,9 @@ class SafetensorsDirectory(WeightSource):
     index that disagrees with its shards, or a directory without safetensors; all at once.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, single: str = SINGLE) -> None:
         super().__init__(str(directory))
-        self._stored = checked_tensors(directory)
+        self._stored = checked_tensors(directory, single)
         self._open: dict[Path, Any] = {}
 
     def names(self) -> frozenset[str]:

@@ -82,6 +82,7 @@ def request_line(
         "error": record.error,
         "seed": record.seed,
         "tenant": request.tenant if request else None,
+        "adapter": request.adapter if request else None,
         "priority": request.priority if request else None,
         "num_prompt_tokens": record.num_prompt_tokens,
         "prompt_token_ids": list(request.prompt_token_ids) if request and not hashed else None,

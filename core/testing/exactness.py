@@ -31,11 +31,14 @@ from interlock.core.settings import AUTO, Choice, EngineConfig
 from interlock.core.testing.coverage import Cell, full_product, pairwise
 from interlock.core.testing.replay_drafter import Continuations, replay_component
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
+from interlock.core.testing.tiny_adapter import write_adapter
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 
 MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid")
 PAGE_SIZES = (1, 4, 16)
 BUDGET_TOKENS = 20
+ADAPTER = "adapter"
+"""A LoRA adapter that some requests use, beside others with the same prompt that do not."""
 SEAMS = (
     "attention", "cache/allocator", "cache/index", "cache/eviction", "scheduler/order",
     "scheduler/chunking", "scheduler/victim", "spec",
@@ -75,8 +78,15 @@ class Walk:
         for kind in MODELS:
             model = write_tiny_checkpoint(directory / kind, kind, families, seed=seed)
             write_tiny_eagle(model / "eagle", model, seed=seed)
+            adapter = write_adapter(model / ADAPTER, model, ("q_proj", "q_b_proj", "down_proj"))
             base = compose(
-                [f"model={model}", "dtype=float64", "attention=reference", "threads=1"],
+                [
+                    f"model={model}",
+                    f"adapters=[{adapter}]",
+                    "dtype=float64",
+                    "attention=reference",
+                    "threads=1",
+                ],
                 load_registry(),
             )
             self._bases[kind] = base
@@ -201,7 +211,13 @@ def requests(page_size: int) -> list[Request]:
         shared + _tokens(size, salt=7),
     ]
     return [
-        Request(index, prompt, _sampling(index), arrival_s=0.0, priority=index % 3)
+        Request(
+            index,
+            prompt,
+            _sampling(index),
+            priority=index % 3,
+            adapter=ADAPTER if index in (2, 6, 12) else None,
+        )
         for index, prompt in enumerate(prompts)
     ]
 

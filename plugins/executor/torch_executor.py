@@ -6,6 +6,7 @@ Legend: T tokens of the step, N logits rows, E hidden size.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,7 @@ class TorchExecutor(Executor):
         self.drafter = parts.drafter
         self._draft_backend = parts.draft_attention
         self._device = parts.device
+        self._adapters = parts.adapters
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -41,6 +43,7 @@ class TorchExecutor(Executor):
         tokens_T = torch.from_numpy(batch.tokens).to(self._device)
         view = attention_batch(batch, self._device)
         attend = make_attend(self._backend, view, self._planes)
+        self._adapters.select(_adapter_of(batch, self._device))
         features_TE = self._decoder.forward(tokens_T, view.positions_T, attend)
         rows = self._verify(plan, features_TE)
         self._compact_trees(batch, rows)
@@ -145,6 +148,14 @@ class TorchExecutor(Executor):
             kept = kept[: max(0, most - int(batch.starts[r]))]
         following += known[: len(kept)]
         return kept, limit
+
+
+def _adapter_of(batch: Batch, device: torch.device) -> Tensor | None:
+    """Each token's adapter, if any row has one."""
+    if not batch.adapters:
+        return None
+    lengths = torch.from_numpy(np.diff(batch.row_offsets))
+    return torch.tensor(batch.adapters).repeat_interleave(lengths).to(device)
 
 
 class _Wanted(NamedTuple):

@@ -1,8 +1,8 @@
 """Requests from a JSON-lines file: `workload=prompts workload.path=FILE`.
 
 A line holds one of `prompt` (text), `messages` (chat) or `prompt_token_ids`, and optionally
-sampling fields, `arrival_s`, `tenant` and `priority`; null means "not given". A file that is not
-such a file stops the start; a line that asks for something impossible fails alone.
+sampling fields, `arrival_s`, `tenant`, `adapter` and `priority`; null means "not given". A file
+that is not such a file stops the start; a line that asks for something impossible fails alone.
 """
 
 import sys
@@ -21,7 +21,7 @@ from interlock.plugins.frontend.jsonl import read_objects
 
 PROMPT_KEYS = ("prompt", "messages", "prompt_token_ids")
 SAMPLING_KEYS = tuple(field.name for field in fields(SamplingParams))
-KEYS = (*PROMPT_KEYS, *SAMPLING_KEYS, "arrival_s", "tenant", "priority")
+KEYS = (*PROMPT_KEYS, *SAMPLING_KEYS, "arrival_s", "tenant", "adapter", "priority")
 ARRIVALS = 0
 
 
@@ -79,6 +79,7 @@ def _entry(
             sampling=_sampling(line, context.sampling),
             arrival_s=_checked(line, "arrival_s", arrival_s),
             tenant=_checked(line, "tenant", ""),
+            adapter=_checked(line, "adapter", None),
             priority=_checked(line, "priority", 0),
             prompt_text=text,
         )
@@ -145,6 +146,10 @@ def _checked(line: Mapping[str, Any], key: str, default: Any) -> Any:
     value = line.get(key, default)
     if key == "tenant":
         _require_text(key, value)
+        return value
+    if key == "adapter":
+        if value is not None:
+            _require_text(key, value)
         return value
     allowed = {
         "arrival_s": (

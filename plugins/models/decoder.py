@@ -126,6 +126,7 @@ class CausalDecoder:
             _head(load, architecture, embedding_VE, vocab), vocab, load.ranks
         )
         weights.finish(ignore=(*architecture.unused, ROTARY_BUFFERS))
+        load.lora.finish()
         spec = description.attention[0]
         size = spec.rope_dim if spec.form == "latent" else spec.head_dim
         self.tables = {

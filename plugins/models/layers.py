@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.weights import WeightSource
+from interlock.plugins.models.lora import Lora, LowRank, Terms
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 """(gate, up) -> what the down projection reads, all [..., F]."""
@@ -82,20 +83,34 @@ class SplitRMSNorm:
 class Linear:
     """x @ weight.T + bias; weight is [outputs, inputs].
 
-    With `join`, inputs are a rank's share and the ranks' products are summed.
+    With `join`, inputs are a rank's share and the ranks' products are summed. `terms` are what
+    the tokens' adapters add.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, join: Ranks = ALONE) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, join: Ranks = ALONE, terms: Terms | None = None
+    ) -> None:
         self.weight = weight
         self.bias = bias
         self.join = join
+        self.terms = terms
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
-        if self.join.size == 1:
-            return functional.linear(x, self.weight, self.bias)
-        y = self.join.sum(functional.linear(x, self.weight))
-        return y if self.bias is None else y + self.bias
+    def __call__(self, x_TE: Tensor) -> Tensor:
+        """[T, inputs] -> [T, outputs]."""
+        if self.join.size == 1 and self.terms is None:
+            return functional.linear(x_TE, self.weight, self.bias)
+        y_TF = functional.linear(x_TE, self.weight)
+        if self.terms is not None:
+            self.terms.add(x_TE, y_TF)
+        y_TF = self.join.sum(y_TF)
+        return y_TF if self.bias is None else y_TF + self.bias
+
+    def reorder(self, order: Tensor) -> None:
+        """Permute the outputs in place."""
+        self.weight = self.weight[order]
+        self.bias = None if self.bias is None else self.bias[order]
+        if self.terms is not None:
+            self.terms.reorder(order)
 
 
 class Loader:
@@ -106,6 +121,7 @@ class Loader:
         self.dtype = placement.dtype
         self.device = placement.device
         self.ranks = placement.ranks
+        self.lora = Lora(placement.adapters)
         self.wide = torch.promote_types(placement.dtype, torch.float32)
 
     def share(self, total: int) -> Share:
@@ -120,6 +136,11 @@ class Loader:
             return self.share(heads)
         head = self.ranks.rank * heads // self.ranks.size
         return Share(heads, head, head + 1)
+
+    def leave(self, pattern: str) -> None:
+        """Tensors of this shell pattern belong to other ranks."""
+        self.weights.leave(pattern)
+        self.lora.leave(pattern)
 
     def norm(self, prefix: str, size: int, eps: float, offset: float = 0.0) -> RMSNorm:
         """The norm whose weight is `prefix`.weight + `offset`."""
@@ -174,9 +195,10 @@ class Loader:
             ]
         )
         join = self.ranks if joined and inputs.size < inputs.total else ALONE
+        terms = self._terms(outputs, inputs)
         named = {name: biased or self.weights.has(f"{name}.bias") for name in outputs}
         if not any(named.values()):
-            return Linear(weight, None, join)
+            return Linear(weight, None, join, terms)
         biases = [
             self.tensor(f"{name}.bias", (rows.total,), (rows.slice,))
             if named[name]
@@ -185,7 +207,22 @@ class Loader:
         ]
         if not joined and self.ranks.rank > 0:
             biases = [torch.zeros_like(bias) for bias in biases]  # the caller's sum has it once
-        return Linear(weight, torch.cat(biases), join)
+        return Linear(weight, torch.cat(biases), join, terms)
+
+    def _terms(self, outputs: Mapping[str, Share], inputs: Share) -> Terms | None:
+        found: dict[int, list[LowRank]] = {}
+        for number, file in enumerate(self.lora.files):
+            first = 0
+            for name, rows in outputs.items():
+                place = slice(first, first + rows.size)
+                first += rows.size
+                term = file.term(
+                    name, (rows.total, rows.slice), (inputs.total, inputs.slice), place,
+                    self.dtype, self.device,
+                )  # fmt: skip
+                if term is not None:
+                    found.setdefault(number, []).append(term)
+        return Terms(self.lora.adapters, found) if found else None
 
     def gated_mlp(
         self, prefix: str, hidden: int, inner: Share, biased: bool = False,

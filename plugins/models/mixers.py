@@ -150,5 +150,4 @@ def _to_half_order(linear: Linear, heads: int, skip: int) -> None:
     order_HS = torch.arange(rows, device=linear.weight.device).view(heads, -1)
     rotated = order_HS[:, skip:]
     order = torch.cat([order_HS[:, :skip], rotated[:, 0::2], rotated[:, 1::2]], dim=1).flatten()
-    linear.weight = linear.weight[order]
-    linear.bias = None if linear.bias is None else linear.bias[order]
+    linear.reorder(order)

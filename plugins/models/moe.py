@@ -65,6 +65,7 @@ class MoeMLP:
     def __init__(self, load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> None:
         names = spec.names
         self.ranks = load.ranks
+        self.adapters = load.lora.adapters
         correction = f"{prefix}.{names.correction}"
         self.router = Router(load, f"{prefix}.{names.router}", correction, hidden, spec.router)
         build = _one_by_one if spec.stored == "one_by_one" else _fused
@@ -86,7 +87,8 @@ class MoeMLP:
         sum_TE = torch.zeros_like(x_TE, dtype=weights_TJ.dtype)
         for index in sorted(set(experts_TJ.flatten().tolist()) & self.experts.keys()):
             token_N, choice_N = (experts_TJ == index).nonzero(as_tuple=True)
-            out_NE = self.experts[index](x_TE[token_N])
+            with self.adapters.narrowed(token_N):
+                out_NE = self.experts[index](x_TE[token_N])
             sum_TE[token_N] += out_NE.to(sum_TE.dtype) * weights_TJ[token_N, choice_N, None]
         routed_TE = sum_TE.to(x_TE.dtype)
         return self.ranks.sum(routed_TE if self.shared is None else routed_TE + self._shared(x_TE))
@@ -100,7 +102,7 @@ class MoeMLP:
 def _one_by_one(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, GatedMLP]:
     mine = load.share(spec.router.experts)
     for index in set(range(spec.router.experts)) - set(range(mine.start, mine.stop)):
-        load.weights.leave(f"{prefix}.{index}.*")
+        load.leave(f"{prefix}.{index}.*")
     return {
         index: load.gated_mlp(
             f"{prefix}.{index}", hidden, whole(spec.inner), spec.biased, spec.gating,
