@@ -140,6 +140,9 @@ def _family_of(
     for name in named:
         if name in serving:
             return serving[name]
+        for family in families:
+            if name in family.refused:
+                raise CheckpointError(f"{source}: {name} is refused: {family.refused[name]}")
     raise CheckpointError(
         f"{source}: {unknown_name('supported architecture', str(named[0]), serving)}. Only causal "
         "decoders of these kinds can be served; another model's cache would be wrong"

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from interlock.core.cache_spec import CacheGroup, Full, Lifetime, Plane, Window
@@ -138,7 +139,10 @@ class Decoder(Protocol):
         ...
 
     def embed(self, tokens_T: "Tensor") -> "Tensor":
-        """Input embeddings [T, E]."""
+        """The tokens' rows of the embedding matrix [T, E], before what a family scales them by.
+
+        That is what drafter heads share with their target: they were trained on the stored matrix.
+        """
         ...
 
 
@@ -148,6 +152,8 @@ class ModelFamily(ABC):
     name: str
     architectures: tuple[str, ...]
     """Values of config.json's `architectures` that this family serves."""
+    refused: Mapping[str, str] = MappingProxyType({})
+    """Architectures close to it that cannot be served, each with the reason and what to do."""
 
     @abstractmethod
     def describe(self, config: Mapping[str, Any], name: str) -> ModelDescription:

@@ -6,6 +6,8 @@ from interlock.core.model import ModelFamily
 def model_families() -> list[ModelFamily]:
     """The built-in families, in no particular order."""
     from interlock.plugins.models.deepseek import DeepseekFamily
+    from interlock.plugins.models.gemma import GemmaFamily
+    from interlock.plugins.models.gpt_oss import GptOssFamily
     from interlock.plugins.models.llama import LlamaFamily
 
-    return [LlamaFamily(), DeepseekFamily()]
+    return [LlamaFamily(), DeepseekFamily(), GemmaFamily(), GptOssFamily()]

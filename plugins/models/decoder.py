@@ -46,8 +46,9 @@ class Architecture:
     """What a family adds to the model description: everything about layers but their attention.
 
     `ropes` are the rotary scalings by layer, or one for all. `rotated` entries of each head are
-    turned, all if None. `embedding_scale` multiplies embeddings, `logit_softcap` c turns a logit
-    x into c tanh(x / c). `unused` names stored tensors that this decoder has no part for.
+    turned, all if None. `embedding_scale`, rounded to the model's dtype, multiplies the first
+    layer's input; `logit_softcap` c turns a logit x into c tanh(x / c). `unused` names stored
+    tensors that this decoder has no part for.
     """
 
     norm_eps: float
@@ -116,6 +117,12 @@ class CausalDecoder:
         vocab, hidden = description.vocab_size, description.hidden_size
         embedding_VE = load.vocabulary(EMBEDDING, vocab, hidden)
         self.embedding = VocabularyTable(embedding_VE, vocab, load.ranks)
+        scale = architecture.embedding_scale
+        self.embedding_scale: Tensor | None = None
+        if scale is not None:  # a Python factor would not be rounded to the model's dtype
+            self.embedding_scale = torch.tensor(
+                scale, dtype=placement.dtype, device=placement.device
+            )
         self.blocks = [
             Block(load, layer, description, architecture) for layer in range(description.num_layers)
         ]
@@ -149,6 +156,8 @@ class CausalDecoder:
             for scaling, (cos_PR, sin_PR) in self.tables.items()
         }
         x_TE = self.embed(tokens_T)
+        if self.embedding_scale is not None:
+            x_TE = x_TE * self.embedding_scale
         for block, scaling in zip(self.blocks, self.rope_of, strict=True):
             x_TE = block(x_TE, rotations[scaling], attend)
         return self.norm(x_TE)
@@ -160,10 +169,8 @@ class CausalDecoder:
         return logits_TV if cap is None else torch.tanh(logits_TV / cap) * cap
 
     def embed(self, tokens_T: Tensor) -> Tensor:
-        """Input embeddings [T, E], scaled as the first layer reads them."""
-        x_TE = self.embedding.embed(tokens_T)
-        scale = self.architecture.embedding_scale
-        return x_TE if scale is None else x_TE * scale
+        """The tokens' rows of the embedding matrix [T, E], not scaled."""
+        return self.embedding.embed(tokens_T)
 
 
 def _head(load: Loader, of: Architecture, embedding_VE: Tensor, vocab: int) -> Tensor:

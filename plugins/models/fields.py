@@ -34,6 +34,12 @@ class Fields:
         self._refuse(key, "a finite number > 0")
         return 1.0
 
+    def optional_number(self, key: str, default: float | None) -> float | None:
+        """A finite number > 0, or None where the config says null; `default` where it is absent."""
+        if key not in self.config or self.config[key] is None:
+            return default if key not in self.config else None
+        return self.number(key)
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self._value(key, default)

@@ -54,6 +54,9 @@ class HeadsMixer:
         self.norms = _qk_norms(load, prefix, spec, query, key, options)
         self.norm_heads = options.qk_norm == "head"
         self.sinks_H: Tensor | None = None
+        if spec.sinks:
+            heads = load.share(spec.num_heads)
+            self.sinks_H = load.wide_tensor(f"{prefix}.sinks", (heads.total,), (heads.slice,))
         self.out = load.linear({f"{prefix}.o_proj": whole(hidden)}, query, options.output_biased)
 
     def __call__(self, x_TE: Tensor, rotation: Rotation, layer: int, attend: Attend) -> Tensor:
@@ -65,7 +68,8 @@ class HeadsMixer:
         if self.norms is not None:
             qk_THD = self._normalised(qk_THD, *self.norms)
         qk_THD = rotate(qk_THD, *rotation)
-        inputs = HeadsInput(qk_THD[:, :heads], qk_THD[:, heads:], qkv_THD[:, keys_end:])
+        q_THD, k_TKD, v_TKV = qk_THD[:, :heads], qk_THD[:, heads:], qkv_THD[:, keys_end:]
+        inputs = HeadsInput(q_THD, k_TKD, v_TKV, self.sinks_H)
         return self.out(attend(layer, spec, inputs).flatten(1))
 
     def _normalised(self, qk_THD: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:

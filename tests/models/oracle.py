@@ -76,6 +76,63 @@ V3 = {
     "norm_topk_prob": True,
     "num_mtp_layers": 0,
 }
+GPT_OSS_YARN = {**YARN, "rope_theta": 150000.0, "truncate": False}
+LOCAL = {**BASE, "num_hidden_layers": 4, "head_dim": 32, "sliding_window": 8}
+GEMMA = {**LOCAL, "tie_word_embeddings": True, "query_pre_attn_scalar": 24}
+EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 32}
+LOCAL_GLOBAL: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma2": (
+        "Gemma2",
+        {**GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
+    ),
+    "gemma2_uncapped": (
+        "Gemma2",
+        {
+            **GEMMA,
+            "tie_word_embeddings": False,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            **GEMMA,
+            "num_hidden_layers": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "gemma3_biased": (
+        "Gemma3",
+        {
+            **GEMMA,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention"] * 3,
+            "attention_bias": True,
+            "rms_norm_eps": 1e-2,
+            "final_logit_softcapping": 10.0,
+        },
+    ),
+    "gpt_oss": ("GptOss", {**LOCAL, **EXPERTS, "rope_parameters": GPT_OSS_YARN}),
+    "gpt_oss_clamped": (
+        "GptOss",
+        {
+            **LOCAL,
+            **EXPERTS,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 1,
+            "attention_bias": False,
+            "swiglu_limit": 0.7,
+            "swiglu_alpha": 1.2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_mha": ("Llama", {**BASE, "num_key_value_heads": 4}),
     "llama_gqa": ("Llama", {**BASE, "rope_parameters": LLAMA3}),
@@ -116,6 +173,9 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+SHAPES |= LOCAL_GLOBAL
+
+
 @dataclass
 class Oracle:
     """A checkpoint on disk, the transformers model it came from, and its greedy output."""
@@ -134,12 +194,11 @@ class Oracle:
 def random_model(name: str, seed: int = 0) -> Any:
     """A transformers model of this shape in fp32 with every parameter redrawn."""
     kind, fields = SHAPES[name]
-    config = getattr(transformers, f"{kind}Config")(**fields)
+    model_class = getattr(transformers, f"{kind}ForCausalLM")
+    config = model_class.config_class(**fields)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = getattr(transformers, f"{kind}ForCausalLM")._from_config(
-            config, attn_implementation="eager", dtype=torch.float32
-        )
+        model = model_class._from_config(config, attn_implementation="eager", dtype=torch.float32)
     redraw(model, seed)
     model.generation_config.eos_token_id = None
     return model.eval()
@@ -150,16 +209,23 @@ def redraw(model: Any, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = {**dict(model.named_parameters()), **model.state_dict(keep_vars=True)}
     drawn: set[int] = set()
+    # Gemma stores norms - 1, and scales embeddings by sqrt(hidden): where they are tied, large
+    # ones, or layers that add little to them, would make a model that only repeats its input.
+    gemma = model.config.model_type.startswith("gemma")
+    embedding = "lm_head" if gemma and model.config.tie_word_embeddings else "embed"
+    deviation = model.config.hidden_size**-0.5 if gemma else 1.0
     for name, tensor in sorted(tensors.items()):
         if tensor.data_ptr() in drawn:
             continue  # tied to one that was drawn
         drawn.add(tensor.data_ptr())
         values = torch.randn(tensor.shape, generator=generator)
         if "norm" in name:
-            values = 1 + 0.1 * values
+            values = (0 if gemma and "post_" not in name else 1) + 0.1 * values
         elif tensor.ndim == 1:
             values = 0.1 * values
-        elif "embed" not in name:
+        elif embedding in name:  # a tied one comes first under the head's name
+            values = values * deviation
+        else:
             values = values * 1.4 / math.sqrt(tensor.shape[-1])
         tensor.data.copy_(values)
 
