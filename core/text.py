@@ -85,6 +85,14 @@ class TextCodec:
         except TypeError as error:
             raise ValueError(f"not a text that can be encoded: {text!r:.80}") from error
 
+    def encode_after(self, text: str) -> list[int]:
+        """Token ids of a text that goes on where another ended: no token and no space before it."""
+        for before in ("\n", ".", "a"):
+            known, both = (self.encode(t, False) for t in (before, before + text))
+            if both[: len(known)] == known:
+                return both[len(known) :]
+        return self.encode(text, False)
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of these ids; bytes that are no UTF-8 read as U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))

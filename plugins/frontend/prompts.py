@@ -138,7 +138,7 @@ def _require_text(name: str, value: Any) -> None:
 
 def _sampling(line: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
     """As the line says, in range or not: intake checks it with the model at hand."""
-    given = {key: line[key] for key in SAMPLING_KEYS if key in line}
+    given: dict[str, Any] = {key: line[key] for key in SAMPLING_KEYS if key in line}
     return replace(defaults, **{k: tuple(v) if type(v) is list else v for k, v in given.items()})
 
 
