@@ -34,7 +34,7 @@ from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
 from interlock.core.testing.tiny_adapter import write_adapter
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 
-MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid")
+MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid", "caps", "sinks")
 PAGE_SIZES = (1, 4, 16)
 BUDGET_TOKENS = 20
 ADAPTER = "adapter"

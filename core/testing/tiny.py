@@ -25,11 +25,11 @@ from interlock.core.model import (
 from interlock.core.parallel import Placement
 from interlock.core.testing.random_weights import RandomWeights
 
-TinyKind = Literal["gqa", "mha", "mqa", "mla", "mla_moe", "hybrid"]
-KINDS: tuple[TinyKind, ...] = ("gqa", "mha", "mqa", "mla", "mla_moe", "hybrid")
+TinyKind = Literal["gqa", "mha", "mqa", "mla", "mla_moe", "hybrid", "caps", "sinks"]
+KINDS: tuple[TinyKind, ...] = ("gqa", "mha", "mqa", "mla", "mla_moe", "hybrid", "caps", "sinks")
 VOCAB_SIZE = 64
 WINDOW = 8
-"""Window of every other layer of "hybrid"."""
+"""Window of every other layer of "hybrid", "caps" and "sinks"."""
 
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
@@ -69,6 +69,7 @@ _MLA: dict[str, Any] = {
     "routed_scaling_factor": 2.5,
     "num_nextn_predict_layers": 0,
 }
+_LOCAL = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": WINDOW}
 _CONFIGS: dict[TinyKind, dict[str, Any]] = {
     "gqa": {**_LLAMA, "num_key_value_heads": 2},
     "mha": {**_LLAMA, "num_key_value_heads": 4},
@@ -83,6 +84,25 @@ _CONFIGS: dict[TinyKind, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "sliding_window": WINDOW,
         "layer_types": ["full_attention", "sliding_attention"] * 2,
+    },
+    "caps": {
+        **_LOCAL,
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 8,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 4.0,
+    },
+    "sinks": {
+        **_LOCAL,
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "intermediate_size": 16,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "attention_bias": True,
+        "swiglu_limit": 1.0,
     },
 }
 
@@ -110,8 +130,9 @@ def tiny_model(
 ) -> Decoder:
     """A decoder with random weights on the CPU; the same for one seed in every dtype.
 
-    "gqa", "mha" and "mqa" are Llamas, "mla" and "mla_moe" DeepSeek-V3, "hybrid" alternates full
-    attention and a window of 8, so that it has two cache groups. `overrides` are config fields.
+    "gqa", "mha" and "mqa" are Llamas, "mla" and "mla_moe" DeepSeek-V3. "hybrid", "caps" (Gemma 2:
+    soft caps, scaled embeddings) and "sinks" (GPT-OSS: sinks, experts) alternate full attention
+    and a window of 8, so that they have two cache groups. `overrides` are config fields.
     """
     description = tiny_description(kind, families, **overrides)
     return _build(description, families, RandomWeights(seed), dtype)

@@ -4,6 +4,10 @@ Row p pairs the target's final-norm feature of position p with the token at p + 
 position p and estimates the feature of p + 1; the target's own head turns that into the token at
 p + 2 (arXiv 2401.15077, section 3). Greedy chains only: no sampled drafts, no draft tree.
 
+A token's embedding is its row of the head's own matrix, or of the target's as it is stored: where a
+target scales embeddings (Gemma), its head does not, because heads are trained on the matrix alone.
+The target's cap on logits bends a head's logits as well, which changes no greedy draft.
+
 Legend: N rows over all requests, R requests in a pass, E hidden size.
 """
 

@@ -145,7 +145,7 @@ def drafts_of(engine, request):
     return found, record
 
 
-@pytest.mark.parametrize("kind", ["gqa", "mla_moe", "hybrid"])
+@pytest.mark.parametrize("kind", ["gqa", "mla_moe", "hybrid", "caps", "sinks"])
 @pytest.mark.parametrize("index", ["radix", "block_hash"])
 def test_drafts_do_not_depend_on_a_prefix_hit(model_of, kind, index):
     model = model_of(kind)

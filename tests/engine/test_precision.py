@@ -41,8 +41,9 @@ def no_narrowing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "attention"),
-    [("gqa", "gqa"), ("gqa", "reference"), ("mla_moe", "mla"), ("hybrid", "gqa")],
-)
+    [("gqa", "gqa"), ("gqa", "reference"), ("mla_moe", "mla"), ("hybrid", "gqa"), ("caps", "gqa"),
+     ("caps", "reference"), ("sinks", "gqa"), ("sinks", "reference")],
+)  # fmt: skip
 def test_an_engine_in_fp64_never_narrows(kind, attention, tmp_path, request):
     families = list(load_registry().families.values())
     model = write_tiny_checkpoint(tmp_path / kind, kind, families)

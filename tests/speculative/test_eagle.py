@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from interlock.core.batch import NO_DRAFT
 from interlock.core.cache_spec import Full, Plane
@@ -12,7 +12,7 @@ from interlock.core.capabilities import Composition, RunsModel, SimulatesDrafts
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftRows
 from interlock.core.errors import CheckpointError, ConfigError
-from interlock.core.testing.tiny import tiny_description, tiny_model
+from interlock.core.testing.tiny import tiny_description, tiny_model, write_tiny_checkpoint
 from interlock.plugins.models import model_families
 from interlock.plugins.speculative import EagleConfig, components, eagle_directory
 from interlock.plugins.speculative.eagle import build
@@ -103,6 +103,22 @@ def test_drafts_and_rows_equal_those_of_a_dense_head_after_every_step(
             for entry, (k, v) in enumerate(context.rows[r][:end]):
                 assert np.abs(k.numpy() - keys[entry]).max() < TOLERANCE
                 assert np.abs(v.numpy() - values[entry]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["caps", "sinks"])
+def test_a_head_reads_the_targets_embedding_as_it_is_stored(tmp_path, kind):
+    families = model_families()
+    stored = load_file(write_tiny_checkpoint(tmp_path / kind, kind, families) / "model.safetensors")
+    decoder = tiny_model(kind, families, dtype=torch.float64)
+    rows = Target(decoder).rows([(0, 4), (0, 2), (0, 6)], (3, 4, 5))
+    tensors = head_tensors()
+    own = tensors | {"embed_tokens.weight": stored["model.embed_tokens.weight"].double().numpy()}
+    drafts = {}
+    for name, head in (("shared", tensors), ("own", own)):
+        context = ListCache(decoder, len(TEXT), expected_layer=2)
+        drafts[name] = load(write_head(tmp_path / name, head)).propose(rows, context)
+    assert [len(draft.tokens) for draft in drafts["own"]] == [3, 4, 5]
+    assert drafts["shared"] == drafts["own"]
 
 
 def test_each_pass_serves_all_requests_that_want_another_draft(tmp_path, decoder):
