@@ -40,6 +40,11 @@ class ServesTrees(Capability):
 
 
 @dataclass(frozen=True)
+class BatchInvariant(Capability):
+    """With numerics=batch_invariant, a row's attention depends on its tokens alone, bit for bit."""
+
+
+@dataclass(frozen=True)
 class SharesPages(Capability):
     """A page may belong to several requests and outlive its owner."""
 

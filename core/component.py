@@ -29,6 +29,13 @@ class BuildContext:
     seed: int = 0
     parts: "ModelParts | None" = None
     """For executors of a composition that runs the model."""
+    numerics: str = "fast"
+    """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """True if a row's bits must depend on its own tokens alone."""
+        return self.numerics == "batch_invariant"
 
 
 Build = Callable[[Any, BuildContext], Any]

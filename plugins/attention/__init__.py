@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from interlock.core.capabilities import (
+    BatchInvariant,
     Capability,
+    Composition,
+    Requirement,
     ServesAttention,
     ServesSinks,
     ServesSoftCaps,
@@ -44,7 +47,8 @@ class MlaConfig:
     form: str = option(
         "cost",
         "cost: fewest multiplications per request and step; absorbed: queries are "
-        "taken into latent space; expanded: latents are expanded to heads",
+        "taken into latent space; expanded: latents are expanded to heads "
+        "(numerics=batch_invariant: cost means absorbed, and expanded is refused)",
     )
 
     def __post_init__(self) -> None:
@@ -66,8 +70,24 @@ def _serves_heads(_config: Any, _model: ModelDescription | None) -> Iterable[Cap
     )
 
 
+def _serves_heads_invariantly(config: Any, model: ModelDescription | None) -> Iterable[Capability]:
+    return (*_serves_heads(config, model), BatchInvariant())
+
+
 def _serves_latent(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (ServesAttention("latent"), ServesWindows(), ServesTrees())
+    return (ServesAttention("latent"), ServesWindows(), ServesTrees(), BatchInvariant())
+
+
+def _one_form(config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:
+    def requirement(composition: Composition) -> str | None:
+        if composition.settings.get("numerics") != "batch_invariant" or config.form != "expanded":
+            return None
+        return (
+            "attention.form=expanded: numerics=batch_invariant runs every row absorbed; set "
+            "attention.form=absorbed"
+        )
+
+    return (requirement,)
 
 
 def components() -> list[Component]:
@@ -80,12 +100,12 @@ def components() -> list[Component]:
         ),
         Component(
             "attention", "gqa", GqaConfig, f"{here}.gqa:build",
-            "multi-head, grouped-query and multi-query attention", provides=_serves_heads,
-            automatic=True,
+            "multi-head, grouped-query and multi-query attention",
+            provides=_serves_heads_invariantly, automatic=True,
         ),
         Component(
             "attention", "mla", MlaConfig, f"{here}.mla:build",
             "multi-head latent attention, absorbed or expanded by cost", provides=_serves_latent,
-            automatic=True,
+            requires=_one_form, automatic=True,
         ),
     ]  # fmt: skip

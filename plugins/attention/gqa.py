@@ -12,8 +12,10 @@ from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
 from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput, cache_groups_of
+from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.explicit import explicit_attention
 from interlock.plugins.attention.forms import require_form
+from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.paged import PagedPlan
 
@@ -67,6 +69,32 @@ class GqaAttention(AttentionBackend):
         return out_THV
 
 
-def build(_config: Any, _context: BuildContext) -> GqaAttention:
+class InvariantGqaAttention(GqaAttention):
+    """The same, with bits that depend on a query's own tokens alone (see `invariant`). Slower."""
+
+    def plan(self, batch: AttentionBatch) -> BlockPlan:
+        """Write slots and chains now; blocks once per (page table, window, head group)."""
+        return BlockPlan(batch)
+
+    def attend(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> Tensor:
+        """[T, H, V] in the queries' dtype."""
+        assert isinstance(plan, BlockPlan)
+        assert isinstance(inputs, HeadsInput)
+        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
+        plan.write(table, planes["k"], inputs.k_TKD)
+        plan.write(table, planes["v"], inputs.v_TKV)
+        stored = [planes[name].flatten(0, 1) for name in ("k", "v")]
+        out_THV = block_attention(spec, plan, table, inputs.q_THD, stored, inputs.sinks_H)
+        return out_THV.to(inputs.q_THD.dtype)
+
+
+def build(_config: Any, context: BuildContext) -> GqaAttention:
     """The component's instance."""
-    return GqaAttention()
+    return InvariantGqaAttention() if context.batch_invariant else GqaAttention()

@@ -15,7 +15,9 @@ from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
 from interlock.core.model import AttentionInput, AttentionSpec, LatentInput, cache_groups_of
 from interlock.plugins.attention import MlaConfig
+from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.forms import require_form
+from interlock.plugins.attention.invariant import block_attention, project
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
@@ -57,7 +59,7 @@ class MlaAttention(AttentionBackend):
         require_form("mla", "latent", specs, first_layer)
         return cache_groups_of(specs, first_layer)
 
-    def plan(self, batch: AttentionBatch) -> MlaPlan:
+    def plan(self, batch: AttentionBatch) -> PagedPlan:
         """Write slots now; forms, gather slots and masks once per (page table, kind of layer)."""
         return MlaPlan(batch, self.form)
 
@@ -122,6 +124,39 @@ def _expanded(
         tile.scatter(result_RQHV, out_THV)
 
 
-def build(config: MlaConfig, _context: BuildContext) -> MlaAttention:
+class InvariantMlaAttention(MlaAttention):
+    """The same, absorbed, with bits that depend on a query's own tokens alone (see `invariant`).
+
+    Queries stay in at least fp32 on their way into latent space and out of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("absorbed")
+
+    def plan(self, batch: AttentionBatch) -> BlockPlan:
+        """Write slots and chains now; blocks once per (page table, window, heads)."""
+        return BlockPlan(batch)
+
+    def attend(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> Tensor:
+        """[T, H, V] in the queries' dtype."""
+        assert isinstance(plan, BlockPlan)
+        assert isinstance(inputs, LatentInput)
+        latent = planes["latent"]
+        plan.write(table, latent, torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1))
+        nope_THC = project(inputs.q_nope_THN, inputs.up_k_HNC)
+        q_THL = torch.cat((nope_THC, inputs.q_rope_THR.to(nope_THC.dtype)), dim=-1)
+        sums_THL = block_attention(spec, plan, table, q_THL, [latent.flatten(0, 1)[:, None]])
+        out_THV = project(sums_THL[..., : spec.latent_rank], inputs.up_v_HVC.mT)
+        return out_THV.to(inputs.q_nope_THN.dtype)
+
+
+def build(config: MlaConfig, context: BuildContext) -> MlaAttention:
     """The component's instance."""
-    return MlaAttention(config.form)
+    return InvariantMlaAttention() if context.batch_invariant else MlaAttention(config.form)

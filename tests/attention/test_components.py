@@ -4,6 +4,8 @@ import sys
 import pytest
 
 from interlock.core.capabilities import (
+    BatchInvariant,
+    Composition,
     ServesAttention,
     ServesSinks,
     ServesSoftCaps,
@@ -13,7 +15,7 @@ from interlock.core.capabilities import (
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.model import AttentionSpec, ModelDescription
-from interlock.plugins.attention import components
+from interlock.plugins.attention import MlaConfig, components
 from interlock.plugins.attention.gqa import GqaAttention
 from interlock.plugins.attention.mla import MlaAttention
 
@@ -50,6 +52,35 @@ def test_mla_form_is_an_option_of_its_config() -> None:
     component = next(c for c in components() if c.name == "mla")
     backend = component.make(component.config(form="absorbed"), BuildContext(MODEL))
     assert backend.form == "absorbed"
+
+
+def test_batch_invariant_backends_are_built_when_numerics_says_so() -> None:
+    for component in components():
+        provided = set(component.provides(component.config(), MODEL))
+        if BatchInvariant() in provided:
+            context = BuildContext(MODEL, numerics="batch_invariant")
+            built = component.make(component.config(), context)
+            assert type(built).__name__.startswith("Invariant")
+            assert isinstance(built, type(component.make(component.config(), BuildContext(MODEL))))
+
+
+@pytest.mark.parametrize(
+    ("form", "numerics", "refused"),
+    [
+        ("expanded", "batch_invariant", True),
+        ("expanded", "fast", False),
+        ("absorbed", "batch_invariant", False),
+        ("cost", "batch_invariant", False),
+    ],
+)
+def test_batch_invariant_mla_has_one_form(form: str, numerics: str, refused: bool) -> None:
+    config = MlaConfig(form=form)
+    component = next(c for c in components() if c.name == "mla")
+    (requirement,) = component.requires(config, MODEL)
+    settings = {"numerics": numerics}
+    reason = requirement(Composition({}, frozenset(), MODEL, settings=settings))
+    assert (reason is not None) == refused
+    assert reason is None or "set attention.form=absorbed" in reason
 
 
 def test_listing_the_components_imports_no_torch() -> None:

@@ -1,0 +1,155 @@
+"""Attention whose bits depend on a query's own tokens alone.
+
+Every product of a layer has one shape, every query and entry one place in it (see `blocks`), and
+tiles are summed in the order of positions, so that neither other requests nor chunks, hits or
+drafts change a bit. What is left is what a matrix library may choose by itself: operands are padded
+to whole vectors, since results of MKL depend on the alignment of rows that are not, and where a
+library chooses its kernel by the number of products in a batch, that number is fixed, too.
+
+Legend: T tokens, B blocks, Q queries of a block, S entries of a tile, H query heads, K key/value
+heads, G = H / K, M = Q * G, D and V head sizes (X: padded), P slots of a plane, n active blocks,
+R tokens of a product, E and F sizes of a projection.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from interlock.core.model import AttentionSpec
+from interlock.plugins.attention.blocks import GROUP, TILE, BlockGroup, BlockPlan
+
+PRODUCT_ROWS = 32
+"""Rows of a product: a block has as many queries as the heads of a group leave room for."""
+VECTOR = 16
+"""Elements that a row is padded to a multiple of: 64 bytes in fp32."""
+
+
+def queries_of(spec: AttentionSpec) -> int:
+    """Queries of a block, Q: a power of two that divides a tile."""
+    group = spec.num_heads // spec.num_kv_heads
+    return 1 << max(0, (PRODUCT_ROWS // group).bit_length() - 1)
+
+
+def block_attention(
+    spec: AttentionSpec,
+    plan: BlockPlan,
+    table: int,
+    q_THD: Tensor,
+    planes: Sequence[Tensor],
+    sinks_H: Tensor | None = None,
+) -> Tensor:
+    """[T, H, V] in fp32 or the queries' wider dtype.
+
+    `planes` are K and V as [P, K, size], or the one of which a row is both key and value. Softmax
+    is online over tiles (FlashAttention, arXiv 2205.14135, algorithm 1); its denominator is the sum
+    of a value that is 1 in every entry. A sink starts the sum as an entry without a value would.
+    """
+    wide = torch.promote_types(q_THD.dtype, torch.float32)
+    value_size = planes[-1].shape[-1]
+    out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, value_size, dtype=wide)
+    for group in plan.blocks(table, spec.window, queries_of(spec)):
+        sums_BKMX = _sums(spec, group, q_THD, planes, sinks_H)
+        result_BKMV = sums_BKMX[..., :value_size] / sums_BKMX[..., value_size, None]
+        blocks, kv_heads, _, _ = result_BKMV.shape
+        result_BKQGV = result_BKMV.view(blocks, kv_heads, group.tokens_BQ.shape[1], -1, value_size)
+        result_NHV = result_BKQGV.transpose(1, 2).flatten(0, 1).flatten(1, 2)[group.real_N]
+        out_THV.index_copy_(0, group.tokens_BQ.flatten()[group.real_N], result_NHV)
+    return out_THV
+
+
+def _sums(
+    spec: AttentionSpec,
+    group: BlockGroup,
+    q_THD: Tensor,
+    planes: Sequence[Tensor],
+    sinks_H: Tensor | None,
+) -> Tensor:
+    """[B, K, M, X]: sums of exp(score - most) times the values, and times 1 in column V."""
+    wide, shared = torch.promote_types(q_THD.dtype, torch.float32), len(planes) == 1
+    (blocks, queries), (_, kv_heads, size) = group.tokens_BQ.shape, planes[0].shape
+    q_BQKGD = q_THD[group.tokens_BQ].to(wide).view(blocks, queries, kv_heads, -1, size)
+    q_BKMX = _padded(q_BQKGD.transpose(1, 2).flatten(2, 3), size + shared)
+    most_BKM1, sums_BKMX = _start(q_BKMX, planes[-1].shape[-1], sinks_H)
+    for step in group.steps:
+        active = len(step.slots_nS)
+        values_nKSX = _tile(planes[-1], step.slots_nS, wide, with_one=True)
+        keys_nKSX = values_nKSX if shared else _tile(planes[0], step.slots_nS, wide)
+        scores_nKMS = _product(q_BKMX[:active], keys_nKSX.mT).mul_(spec.scale)
+        if spec.softcap is not None:
+            scores_nKMS.div_(spec.softcap).tanh_().mul_(spec.softcap)
+        scores_nKQGS = scores_nKMS.view(active, kv_heads, queries, -1, TILE)
+        scores_nKQGS.masked_fill_(step.hidden_nQS[:, None, :, None], -torch.inf)
+        most_nKM1 = torch.maximum(most_BKM1[:active], scores_nKMS.amax(-1, keepdim=True))
+        weights_nKMS = scores_nKMS.sub_(most_nKM1).exp_()
+        shrink_nKM1 = (most_BKM1[:active] - most_nKM1).exp_()
+        sums_BKMX[:active].mul_(shrink_nKM1).add_(_product(weights_nKMS, values_nKSX))
+        most_BKM1[:active] = most_nKM1
+    return sums_BKMX
+
+
+def _start(q_BKMX: Tensor, value_size: int, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Largest scores so far and sums so far: nothing yet, or the sink alone, which weighs 1."""
+    blocks, kv_heads, rows, _ = q_BKMX.shape
+    least = torch.finfo(
+        q_BKMX.dtype
+    ).min  # finite: a tile that a query does not see changes nothing
+    most_BKM1 = q_BKMX.new_full((blocks, kv_heads, rows, 1), least)
+    sums_BKMX = q_BKMX.new_zeros(blocks, kv_heads, rows, padded_size(value_size + 1))
+    if sinks_H is not None:
+        sinks_KG = sinks_H.to(q_BKMX.dtype).clamp(min=least).view(kv_heads, -1)
+        most_BKM1.copy_(sinks_KG.repeat(1, rows // sinks_KG.shape[1])[None, ..., None])
+        sums_BKMX[..., value_size] = 1
+    return most_BKM1, sums_BKMX
+
+
+def _tile(
+    plane_PKD: Tensor, slots_nS: Tensor, dtype: torch.dtype, with_one: bool = False
+) -> Tensor:
+    """[n, K, S, X]: the entries of a tile, if asked with a 1 after each, padded with zeros."""
+    _, kv_heads, size = plane_PKD.shape
+    tile_nKSX = plane_PKD.new_zeros(
+        len(slots_nS), kv_heads, slots_nS.shape[1], padded_size(size + with_one), dtype=dtype
+    )
+    tile_nKSX[..., :size] = plane_PKD[slots_nS].transpose(1, 2)
+    if with_one:
+        tile_nKSX[..., size] = 1
+    return tile_nKSX
+
+
+def _product(a_nKMX: Tensor, b_nKXY: Tensor) -> Tensor:
+    """[n, K, M, Y], each block's and head's product on its own."""
+    a, b = a_nKMX.flatten(0, 1), b_nKXY.flatten(0, 1)
+    missing = 0 if a.is_cpu else (GROUP - len(a_nKMX)) * a_nKMX.shape[1]
+    if missing:
+        a, b = F.pad(a, (0, 0, 0, 0, 0, missing)), F.pad(b, (0, 0, 0, 0, 0, missing))
+    product = torch.bmm(a, b)[: len(a_nKMX) * a_nKMX.shape[1]]
+    return product.view(*a_nKMX.shape[:2], *product.shape[1:])
+
+
+def project(x_THE: Tensor, weight_HEF: Tensor) -> Tensor:
+    """[T, H, F] in fp32 or the wider dtype of x: each head's product, a fixed number of rows each.
+
+    A row's bits depend neither on its place among the T nor on their number.
+    """
+    wide = torch.promote_types(x_THE.dtype, torch.float32)
+    size = x_THE.shape[-1]
+    weight_HXF = F.pad(weight_HEF.to(wide), (0, 0, 0, padded_size(size) - size))
+    missing = -len(x_THE) % PRODUCT_ROWS
+    x_HTX = _padded(F.pad(x_THE.to(wide), (0, 0, 0, 0, 0, missing)).transpose(0, 1), size)
+    out_HTF = x_HTX.new_empty(*x_HTX.shape[:2], weight_HEF.shape[-1])
+    for at in range(0, len(x_THE), PRODUCT_ROWS):
+        rows = slice(at, at + PRODUCT_ROWS)
+        out_HTF[:, rows] = torch.bmm(x_HTX[:, rows].contiguous(), weight_HXF)
+    return out_HTF.transpose(0, 1)[: len(x_THE)]
+
+
+def padded_size(size: int) -> int:
+    """The next multiple of a vector."""
+    return -(-size // VECTOR) * VECTOR
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    """A contiguous copy with zeros after the last axis, up to a padding of `size`."""
+    return F.pad(x, (0, padded_size(size) - x.shape[-1])).contiguous()
