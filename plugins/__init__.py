@@ -3,6 +3,7 @@
 from interlock.core.component import Component
 from interlock.core.hooks import hookimpl
 from interlock.core.model import ModelFamily
+from interlock.core.model_files import ModelFormat
 from interlock.plugins import (
     attention,
     cache,
@@ -29,3 +30,9 @@ def interlock_components() -> list[Component]:
 def interlock_model_families() -> list[ModelFamily]:
     """Every built-in model family."""
     return models.model_families()
+
+
+@hookimpl
+def interlock_model_formats() -> list[ModelFormat]:
+    """Every built-in way to store a model."""
+    return models.model_formats()

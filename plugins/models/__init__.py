@@ -1,6 +1,7 @@
 """Built-in components: models."""
 
 from interlock.core.model import ModelFamily
+from interlock.core.model_files import ModelFormat
 
 
 def model_families() -> list[ModelFamily]:
@@ -11,3 +12,10 @@ def model_families() -> list[ModelFamily]:
     from interlock.plugins.models.llama import LlamaFamily
 
     return [LlamaFamily(), DeepseekFamily(), GemmaFamily(), GptOssFamily()]
+
+
+def model_formats() -> list[ModelFormat]:
+    """The built-in ways to store a model, besides Hugging Face directories."""
+    from interlock.plugins.models.gguf import GGUFFormat
+
+    return [GGUFFormat()]

@@ -193,7 +193,11 @@ class Oracle:
 
 def random_model(name: str, seed: int = 0) -> Any:
     """A transformers model of this shape in fp32 with every parameter redrawn."""
-    kind, fields = SHAPES[name]
+    return random_model_of(*SHAPES[name], seed=seed)
+
+
+def random_model_of(kind: str, fields: dict[str, Any], seed: int = 0) -> Any:
+    """The same for a class of transformers (its name's beginning) and fields of its config."""
     model_class = getattr(transformers, f"{kind}ForCausalLM")
     config = model_class.config_class(**fields)
     with warnings.catch_warnings():
