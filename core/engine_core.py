@@ -79,6 +79,7 @@ class EngineCore:
         record = RequestRecord(
             index=request.index,
             seed=seed,
+            turn=request.turn,
             num_prompt_tokens=request.num_prompt_tokens,
             arrival_s=due_s(request),
         )

@@ -113,6 +113,7 @@ def _malformed(request: Request) -> list[str]:
         ("priority", "an integer", _is_int(request.priority)),
         ("adapter", "a name, or null", isinstance(request.adapter, str | None)),
         ("tenant", "a text", isinstance(request.tenant, str)),
+        ("turn", "an integer, or null", request.turn is None or _is_int(request.turn)),
         ("hashed_prompt", HASHED, request.hashed_prompt is None or _whole(request.hashed_prompt)),
     ]
     return [

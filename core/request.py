@@ -114,6 +114,9 @@ class Request:
     prompt_text: str | None = None
     hashed_prompt: HashedPrompt | None = None
     adapter: str | None = None
+    conversation: int | None = None
+    turn: int | None = None
+    """Of its conversation, from 0: for reports."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -158,6 +161,7 @@ class RequestRecord:
     finish_reason: FinishReason | None = None
     error: str | None = None
     seed: int | None = None
+    turn: int | None = None
     num_prompt_tokens: int = 0
     prompt_token_ids: tuple[int, ...] = ()
     """Of a request that asked for `echo`."""

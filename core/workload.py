@@ -3,9 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from interlock.core.model import ModelDescription
-from interlock.core.request import Request, SamplingParams
+from interlock.core.request import Request, RequestRecord, SamplingParams
+
+if TYPE_CHECKING:
+    from interlock.core.text import TextCodec
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class WorkloadContext:
     """Messages to the ids of a prompt that asks for an answer; None without a chat template.
 
     Raises an InterlockError for messages that the template refuses."""
+    codec: "TextCodec | None" = None
+    """All that the model's tokenizer can do; None without one."""
 
 
 @dataclass(frozen=True)
@@ -43,3 +49,12 @@ class Workload(ABC):
         that the model cannot serve is returned all the same: intake refuses it alone. Raises
         WorkloadError (file and line) when the source cannot be read at all.
         """
+
+    def follow(self, record: RequestRecord) -> Sequence[Request | BadRequest]:
+        """What comes after a request of this workload that ended, however it did.
+
+        Asked once for each record. The entries have indices of their own, which depend neither on
+        the order in which requests end nor on time (a request's seed comes from its index), and
+        arrive no earlier than that request ended.
+        """
+        return ()

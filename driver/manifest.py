@@ -40,7 +40,8 @@ def manifest(
     """run.json: plain values. `components` maps a seam to the class that was built.
 
     `counters` says what each component did; `inert` names the seams whose chosen component was
-    never exercised. `seed` is the run's: requests' own seeds are in requests.jsonl.
+    never exercised. `entries` is what the workload asked before anything was answered: what follows
+    from answers is not hashed. `seed` is the run's: requests' own seeds are in requests.jsonl.
     """
     return {
         "components": {seam: component_entry(built) for seam, built in components.items()},

@@ -165,12 +165,27 @@ def _speculation(ledger: StepLedger) -> dict[str, Any]:
     }
 
 
+def _by_turn(admitted: Sequence[RequestRecord]) -> dict[str, float | None]:
+    """The hit rate of every turn of conversations; empty without any."""
+    turns: dict[int, list[RequestRecord]] = {}
+    for record in admitted:
+        if record.turn is not None:
+            turns.setdefault(record.turn, []).append(record)
+    return {
+        str(turn): _ratio(
+            sum(r.cached_tokens for r in turns[turn]), sum(r.num_prompt_tokens for r in turns[turn])
+        )
+        for turn in sorted(turns)
+    }
+
+
 def _engine(records: Sequence[RequestRecord], ledger: StepLedger) -> dict[str, Any]:
     admitted = [r for r in records if r.admitted_s is not None]
     return {
         "prefix_cache_hit_rate": _ratio(
             sum(r.cached_tokens for r in admitted), sum(r.num_prompt_tokens for r in admitted)
         ),
+        "prefix_cache_hit_rate_by_turn": _by_turn(admitted),
         "emitted_per_pass": _ratio(
             sum(r.pass_tokens for r in records), sum(r.target_passes for r in records)
         ),

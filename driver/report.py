@@ -196,6 +196,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         for name, limit in summary["goodput_limits"].items()
     )
     kinds = ("prompt_computed", "recomputed", "decode", "drafted", "padding")
+    by_turn = ", ".join(map(percent, summary["prefix_cache_hit_rate_by_turn"].values()))
     named = {
         "input tokens": number(summary["total_input_tokens"]),
         "output tokens": number(summary["total_output_tokens"]),
@@ -203,6 +204,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         "requests/s": number(summary["request_throughput"], 2),
         f"good requests/s ({limits})": number(summary["request_goodput"], 2),
         "prefix cache hit rate": percent(summary["prefix_cache_hit_rate"]),
+        "hit rate by turn": by_turn or UNDEFINED,
         "KV usage, mean": percent(summary["kv_usage"]["mean"]),
         "KV usage, peak": percent(summary["kv_usage"]["peak"]),
         "preemptions": number(summary["preemptions"]),

@@ -1,7 +1,7 @@
 """One run: a workload through an engine, with progress, a report and a run folder."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from interlock.driver.run_folder import write_run
 from interlock.driver.weight_bytes import weight_bytes
 
 Entries = list[Request | BadRequest]
+Follow = Callable[[RequestRecord], Sequence[Request | BadRequest]]
 
 
 def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
@@ -48,31 +49,44 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
         config = dataclasses.replace(replayed.config(), progress=config.progress)
     console = ReportConsole()
     engine = build_engine(config, clock=replayed.clock() if replayed else None)
-    entries = make_entries(config, engine)
+    workload = make_workload(config, engine)
+    entries = make_entries(config, engine, workload)
+    num_first = len(entries)
     if replayed is not None:
         replayed.require_same_workload(entries)
     steps = replayed.steps_before_stop if replayed else None
     with Interrupts() as interrupts:
-        records = serve(engine, entries, config.progress, steps, lambda: interrupts.asked)
-    Run(config, engine, entries, records, list(overrides), replayed).finish(console, run_dir)
+        records = serve(
+            engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
+        )
+    served = Run(config, engine, entries, records, list(overrides), replayed, num_first)
+    served.finish(console, run_dir)
     engine.close()
     if interrupts.asked:
         raise KeyboardInterrupt
     return 0
 
 
-def make_entries(config: EngineConfig, engine: Engine) -> Entries:
-    """The requests of the configured workload, in index order."""
-    model, codec = engine.resolution.model, engine.codec
-    workload = engine.resolution.build("workload", BuildContext(model=model, seed=config.seed))
+def make_workload(config: EngineConfig, engine: Engine) -> Workload:
+    """The configured workload."""
+    context = BuildContext(model=engine.resolution.model, seed=config.seed)
+    workload = engine.resolution.build("workload", context)
     assert isinstance(workload, Workload)
     engine.classes["workload"] = type(workload)
+    return workload
+
+
+def make_entries(config: EngineConfig, engine: Engine, workload: Workload | None = None) -> Entries:
+    """What the workload (None: the configured one) asks before anything is answered, in order."""
+    workload = workload or make_workload(config, engine)
+    model, codec = engine.resolution.model, engine.codec
     context = WorkloadContext(
         model=model,
         sampling=config.sampling,
         seed=config.seed,
         encode=codec.encode if codec else None,
         apply_chat_template=codec.encode_chat if codec else None,
+        codec=codec,
     )
     entries = workload.requests(context)
     for place, entry in enumerate(entries):
@@ -90,23 +104,15 @@ def serve(
     progress: bool = True,
     most_steps: int | None = None,
     stop: Callable[[], bool] = lambda: False,
+    follow: Follow = lambda _record: (),
 ) -> list[RequestRecord]:
     """Run all entries to their end; one record each, in index order.
 
+    What `follow` says comes after a request that ended is added to `entries` and served as well.
     `stop`, asked after every step, ends the run early: what was done so far is kept, the rest is
     recorded as unfinished. `most_steps` ends a replay of a run that was stopped.
     """
-    records = {entry.index: RequestRecord(index=entry.index) for entry in entries}
-    for entry in entries:
-        if isinstance(entry, BadRequest):
-            records[entry.index] = RequestRecord(
-                index=entry.index,
-                status=Status.FAILED,
-                finish_reason=FinishReason.ERROR,
-                error=entry.reason,
-            )
-        else:
-            engine.submit(entry)
+    records = {entry.index: _accept(engine, entry) for entry in entries}
     done = sum(isinstance(entry, BadRequest) for entry in entries)
     with ProgressView(progress) as view:
         while engine.has_work and (most_steps is None or len(engine.decisions) < most_steps):
@@ -114,13 +120,45 @@ def serve(
                 if output.finished is not None:
                     records[output.index] = output.finished
                     done += 1
+                    for entry in _followers(follow, output.finished, records):
+                        entries.append(entry)
+                        records[entry.index] = _accept(engine, entry)
+                        done += isinstance(entry, BadRequest)
             if stop():
                 break
             if view.due:
                 view.update(_progress(engine, done, len(entries)))
     for record in engine.core.unfinished():
         records[record.index] = record
+    entries.sort(key=lambda entry: entry.index)
     return [records[entry.index] for entry in entries]
+
+
+def _accept(engine: Engine, entry: Request | BadRequest) -> RequestRecord:
+    """Submit an entry; its record so far."""
+    if isinstance(entry, Request):
+        engine.submit(entry)
+        return RequestRecord(index=entry.index)
+    return RequestRecord(
+        index=entry.index,
+        status=Status.FAILED,
+        finish_reason=FinishReason.ERROR,
+        error=entry.reason,
+    )
+
+
+def _followers(
+    follow: Follow, record: RequestRecord, known: Mapping[int, RequestRecord]
+) -> Iterator[Request | BadRequest]:
+    """What comes after this record. Raises ContractError for what the workload may not give."""
+    for entry in follow(record):
+        sound = isinstance(entry, Request | BadRequest) and entry.index not in known
+        if not sound or (isinstance(entry, Request) and entry.arrival_s < (record.finished_s or 0)):
+            raise ContractError(
+                f"the workload's follow gave {entry!r:.200} after request {record.index}, where a "
+                f"Request or BadRequest belongs, of a new index and not before {record.finished_s}"
+            )
+        yield entry
 
 
 def _progress(engine: Engine, done: int, total: int) -> Progress:
@@ -147,6 +185,8 @@ class Run:
     records: list[RequestRecord]
     overrides: list[str]
     replayed: Rerun | None
+    num_first: int | None = None
+    """Leading entries that the workload gave before anything was answered; None: all."""
 
     def finish(self, console: Console, run_dir: Path) -> None:
         """Write the run folder, then print the report."""
@@ -158,13 +198,14 @@ class Run:
             config=to_plain(engine.resolution.config),
             overrides=self.overrides,
             seed=self.config.seed,
-            entries=self.entries,
+            entries=self.entries[: self.num_first],
             model=engine.resolution.model,
             device=torch.device(self.config.device),
             clock=self.clock,
             counters=details(engine),
             inert=inert(engine),
         )
+        found["num_requests"] = len(self.entries)
         if self.replayed is not None:
             found["rerun"] = self.replayed.compare(engine.decisions, self.records)
         decode = codec.continuation if codec else None

@@ -84,6 +84,8 @@ def request_line(
         "tenant": request.tenant if request else None,
         "adapter": request.adapter if request else None,
         "priority": request.priority if request else None,
+        "conversation": request.conversation if request else None,
+        "turn": record.turn,
         "num_prompt_tokens": record.num_prompt_tokens,
         "prompt_token_ids": list(request.prompt_token_ids) if request and not hashed else None,
         "prompt_hash_ids": list(hashed.block_ids) if hashed else None,

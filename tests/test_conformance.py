@@ -48,6 +48,7 @@ TESTED = {
     ("parallel", "none"): "parallel.test_parallel:TestNone",
     ("executor", "torch"): "executor.test_executors:TestTorch",
     ("executor", "fixed"): "executor.test_executors:TestFixed",
+    ("workload", "chat"): "frontend.test_contracts:TestChat",
     ("workload", "prompts"): "frontend.test_contracts:TestPrompts",
     ("workload", "synthetic"): "frontend.test_contracts:TestSynthetic",
     ("workload", "trace"): "frontend.test_contracts:TestTrace",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from interlock.core.model import AttentionSpec, ModelDescription
-from interlock.core.request import Request, SamplingParams
+from interlock.core.request import Request, RequestRecord, SamplingParams, Status
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 
 
@@ -89,6 +89,34 @@ class WorkloadContract(ABC):
     def test_hashed_prompts_name_a_block_for_every_token(self) -> None:
         for prompt in (r.hashed_prompt for r in self.served() if r.hashed_prompt):
             assert len(prompt.block_ids) == -(-prompt.num_tokens // prompt.block_tokens)
+
+    def test_what_follows_an_answer_depends_on_no_order(self) -> None:
+        first, last = self._answered(0), self._answered(-1)
+        assert sorted(first) == list(range(len(first)))
+        assert first == last
+
+    def _answered(self, place: int) -> dict[int, Request | BadRequest]:
+        """Every entry, when of the open requests the first (0) or the last (-1) ends first."""
+        workload = self.make()
+        entries = {entry.index: entry for entry in workload.requests(self.context())}
+        open_requests = [entry for entry in entries.values() if isinstance(entry, Request)]
+        while open_requests:
+            request = open_requests.pop(place)
+            record = RequestRecord(
+                index=request.index,
+                status=Status.FINISHED,
+                output_token_ids=[65, 66],
+                finished_s=request.arrival_s + 1.5,
+            )
+            for entry in workload.follow(record):
+                assert entry.index not in entries
+                entries[entry.index] = entry
+                if isinstance(entry, Request):
+                    assert record.finished_s is not None
+                    assert record.finished_s <= entry.arrival_s < math.inf
+                    open_requests.append(entry)
+            assert not workload.follow(record), "asked twice"
+        return entries
 
     def test_token_ids_are_plain_integers(self) -> None:
         assert all(type(t) is int for r in self.served() for t in r.prompt_token_ids)

@@ -5,9 +5,11 @@ from typing import Any
 from interlock.core.capabilities import Capability, CarriesTokens
 from interlock.core.component import Component
 from interlock.plugins.frontend.configs import (
+    ChatConfig,
     PromptsConfig,
     SyntheticConfig,
     TraceConfig,
+    chat_requirements,
     prompts_requirements,
     synthetic_requirements,
     trace_requirements,
@@ -22,6 +24,15 @@ def components() -> list[Component]:
     """The choices of the `workload` seam."""
     package = "interlock.plugins.frontend"
     return [
+        Component(
+            seam="workload",
+            name="chat",
+            config=ChatConfig,
+            build=f"{package}.chat:build",
+            summary="conversations whose turns wait for answers",
+            provides=_tokens,
+            requires=chat_requirements,
+        ),
         Component(
             seam="workload",
             name="prompts",

@@ -95,6 +95,31 @@ class SyntheticConfig:
 
 
 @dataclass
+class ChatConfig:
+    """Conversations in which each turn waits for the last one's answer."""
+
+    name: str = "chat"
+    path: str = option("", "JSON-lines file (also .gz) of user messages; empty: the shipped ones")
+    max_tokens: int | None = option(
+        None, "output limit of lines without their own; null: the run's"
+    )
+    limit: int | None = option(None, "take the first so many conversations; null: all")
+    rate: float | None = option(
+        None, "Poisson arrivals of conversations per second, where a line has no arrival_s; "
+        "null: all at 0",
+    )  # fmt: skip
+    think_s: float = option(0.0, "time from the end of an answer to the next turn's arrival")
+
+    def __post_init__(self) -> None:
+        _refuse(
+            *_below("max_tokens", self.max_tokens, 1),
+            *_below("limit", self.limit, 1),
+            *_not_positive("rate", self.rate),
+            *_below("think_s", self.think_s, 0),
+        )
+
+
+@dataclass
 class TraceConfig:
     """A recorded trace whose prompts are known by the hashes of their blocks."""
 
@@ -129,6 +154,12 @@ def synthetic_requirements(_config: SyntheticConfig, _model: Any) -> Iterable[Re
     """That no setting is given whose place is taken by an option of the workload."""
     instead = {"max_tokens": "workload.output_tokens", "ignore_eos": "workload.ignore_eos"}
     return [partial(_unused, key, f"set {other}") for key, other in instead.items()]
+
+
+def chat_requirements(_config: ChatConfig, _model: Any) -> Iterable[Requirement]:
+    """That no setting is given that a conversation has no place for."""
+    why = "every prompt is the conversation so far; leave it out"
+    return [partial(_unused, "echo", why)]
 
 
 def trace_requirements(config: TraceConfig, _model: Any) -> Iterable[Requirement]:

@@ -10,19 +10,21 @@ from typing import Any, NoReturn
 from interlock.core.errors import WorkloadError
 
 
-def read_objects(path: str, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_objects(
+    path: str, what: str, list_key: str | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) of every line that is not blank.
 
     Raises WorkloadError, naming file and line, for a file that cannot be read, bytes that are not
     UTF-8, invalid JSON (NaN and Infinity included) and values that are not objects. `what` says
-    which file was expected.
+    which file was expected. With `list_key`, a list stands for an object that has it as that key.
     """
     try:
         file_path = Path(path).expanduser()
         with gzip.open(file_path) if path.endswith(".gz") else file_path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield number, _parse(line, f"{path}, line {number}")
+                    yield number, _parse(line, f"{path}, line {number}", list_key)
     except (OSError, EOFError, zlib.error, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise WorkloadError(
@@ -30,7 +32,7 @@ def read_objects(path: str, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
         ) from error
 
 
-def _parse(line: bytes, place: str) -> dict[str, Any]:
+def _parse(line: bytes, place: str, list_key: str | None) -> dict[str, Any]:
     try:
         text = line.decode("utf-8-sig").rstrip()
         value = json.loads(
@@ -44,6 +46,8 @@ def _parse(line: bytes, place: str) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{place}: not valid JSON: {error}") from error
+    if list_key is not None and isinstance(value, list):
+        return {list_key: value}
     if not isinstance(value, dict):
         raise WorkloadError(f"{place}: a JSON object is needed, found {line.strip()[:40]!r}")
     return value

@@ -21,7 +21,8 @@ from interlock.plugins.frontend.jsonl import read_objects
 
 PROMPT_KEYS = ("prompt", "messages", "prompt_token_ids")
 SAMPLING_KEYS = tuple(field.name for field in fields(SamplingParams))
-KEYS = (*PROMPT_KEYS, *SAMPLING_KEYS, "arrival_s", "tenant", "adapter", "priority")
+FIELD_KEYS = ("arrival_s", "tenant", "adapter", "priority")
+KEYS = (*PROMPT_KEYS, *SAMPLING_KEYS, *FIELD_KEYS)
 ARRIVALS = 0
 
 
@@ -76,11 +77,11 @@ def _entry(
         return Request(
             index=index,
             prompt_token_ids=ids,
-            sampling=_sampling(line, context.sampling),
-            arrival_s=_checked(line, "arrival_s", arrival_s),
-            tenant=_checked(line, "tenant", ""),
-            adapter=_checked(line, "adapter", None),
-            priority=_checked(line, "priority", 0),
+            sampling=line_sampling(line, context.sampling),
+            arrival_s=checked_field(line, "arrival_s", arrival_s),
+            tenant=checked_field(line, "tenant", ""),
+            adapter=checked_field(line, "adapter", None),
+            priority=checked_field(line, "priority", 0),
             prompt_text=text,
         )
     except InterlockError as problem:
@@ -115,6 +116,14 @@ def _encode(text: Any, context: WorkloadContext) -> tuple[int, ...]:
 
 
 def _chat(messages: Any, context: WorkloadContext) -> tuple[int, ...]:
+    messages = checked_messages(messages)
+    if context.apply_chat_template is None:
+        raise RequestError(f"model {context.model.name!r} has no chat template; give a prompt")
+    return tuple(context.apply_chat_template(messages))
+
+
+def checked_messages(messages: Any) -> list[dict[str, str]]:
+    """`messages` if it is a list of objects with a role and a content; else RequestError."""
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages is not a list of at least one message")
     for number, message in enumerate(messages):
@@ -122,9 +131,7 @@ def _chat(messages: Any, context: WorkloadContext) -> tuple[int, ...]:
             raise RequestError(f"messages[{number}] is not an object with a role and a content")
         for key, value in message.items():
             _require_text(f"messages[{number}].{key}", value)
-    if context.apply_chat_template is None:
-        raise RequestError(f"model {context.model.name!r} has no chat template; give a prompt")
-    return tuple(context.apply_chat_template(messages))
+    return messages
 
 
 def _require_text(name: str, value: Any) -> None:
@@ -136,13 +143,18 @@ def _require_text(name: str, value: Any) -> None:
         raise RequestError(f"{name} holds half a surrogate pair, which is not text") from None
 
 
-def _sampling(line: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
+def line_sampling(line: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
     """As the line says, in range or not: intake checks it with the model at hand."""
-    given: dict[str, Any] = {key: line[key] for key in SAMPLING_KEYS if key in line}
-    return replace(defaults, **{k: tuple(v) if type(v) is list else v for k, v in given.items()})
+    given: dict[str, Any] = {
+        key: tuple(value) if type(value) is list else value
+        for key, value in line.items()
+        if key in SAMPLING_KEYS
+    }
+    return replace(defaults, **given)
 
 
-def _checked(line: Mapping[str, Any], key: str, default: Any) -> Any:
+def checked_field(line: Mapping[str, Any], key: str, default: Any) -> Any:
+    """The value of one of FIELD_KEYS, or the default; RequestError for what is none."""
     value = line.get(key, default)
     if key == "tenant":
         _require_text(key, value)

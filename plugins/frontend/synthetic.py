@@ -68,6 +68,8 @@ class Synthetic(Workload):
                     context.sampling, max_tokens=turn.output_tokens, ignore_eos=config.ignore_eos
                 ),
                 arrival_s=arrival_s,
+                conversation=turn.conversation if config.turns > 1 else None,
+                turn=turn.number if config.turns > 1 else None,
             )
             for index, (arrival_s, turn) in enumerate(timed)
         ]

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -7,10 +8,17 @@ from interlock.core.component import BuildContext
 from interlock.core.hydra_edge import compose
 from interlock.core.registry import load_registry
 from interlock.core.resolver import describe_models, resolve
+from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.workload_contract import WorkloadContract, byte_context
-from interlock.core.workload import Workload
+from interlock.core.text import TextCodec, load_codec
+from interlock.core.workload import Workload, WorkloadContext
 from interlock.plugins.frontend import components
-from interlock.plugins.frontend.configs import PromptsConfig, SyntheticConfig, TraceConfig
+from interlock.plugins.frontend.configs import (
+    ChatConfig,
+    PromptsConfig,
+    SyntheticConfig,
+    TraceConfig,
+)
 
 BY_NAME = {component.name: component for component in components()}
 
@@ -52,6 +60,35 @@ class TestConversations(WorkloadContract):
         return build(SyntheticConfig(turns=3, prompt_tokens=16, prefix_tokens=8, output_tokens=8))
 
 
+def byte_codec(folder) -> TextCodec:
+    """A byte tokenizer whose template asks for the answer as the history has it."""
+    write_byte_tokenizer(folder)
+    codec = load_codec(folder)
+    assert codec is not None
+    return codec
+
+
+class TestChat(WorkloadContract):
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path):
+        self.codec, self.path = byte_codec(tmp_path), tmp_path / "chat.jsonl"
+        lines = [["a", "b", "c"], {"messages": ["d"], "seed": 4}, 5 * ["e"], {"messages": []}]
+        self.path.write_text("\n".join(map(json.dumps, lines)))
+
+    def context(self, seed: int = 0) -> WorkloadContext:
+        return replace(super().context(seed), codec=self.codec)
+
+    def make(self) -> Workload:
+        return build(ChatConfig(path=str(self.path), think_s=0.5))
+
+
+class TestShippedChat(TestChat):
+    seeded = True
+
+    def make(self) -> Workload:
+        return build(ChatConfig(rate=3.0))
+
+
 class TestTrace(WorkloadContract):
     carries_tokens = False
 
@@ -70,12 +107,13 @@ def test_only_workloads_with_tokens_declare_them():
         name: CarriesTokens() in component.provides(component.config(), None)
         for name, component in BY_NAME.items()
     }
-    assert declared == {"prompts": True, "synthetic": True, "trace": False}
+    assert declared == {"chat": True, "prompts": True, "synthetic": True, "trace": False}
 
 
 @pytest.mark.parametrize(
     ("overrides", "instead"),
     [
+        (["workload=chat", "sampling.echo=true"], "every prompt is the conversation so far"),
         (["sampling.max_tokens=5"], "set workload.output_tokens"),
         (["sampling.ignore_eos=true"], "set workload.ignore_eos"),
         (["workload=trace", "workload.path=x", "sampling.stop_token_ids=[3]"], "leave it out"),
