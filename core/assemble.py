@@ -94,14 +94,15 @@ class _Builder:
         )
 
     def _max_model_len(self) -> int:
-        limit = self.resolution.model.max_positions if self.runs_model else SIMULATED_MAX_LEN
+        model = self.resolution.model
+        limit = model.max_positions if self.runs_model else SIMULATED_MAX_LEN
         asked = self.config.max_model_len
         if asked is None:
             return limit
         if self.runs_model and asked > limit:
+            why = f" ({model.limited_by})" if model.limited_by else ""
             raise ConfigError(
-                f"max_model_len={asked} is beyond the {limit} positions of model "
-                f"{self.resolution.model.name}"
+                f"max_model_len={asked} is beyond the {limit} positions of model {model.name}{why}"
             )
         return asked
 
@@ -214,6 +215,7 @@ class _Builder:
             adapters=self.adapters,
             unsupported=unsupported,
             codec=codec,
+            limited_by=model.limited_by if self.max_len == model.max_positions else "",
         )
 
     def _decoder(self) -> Decoder:

@@ -33,6 +33,8 @@ class Intake:
     adapters: AdapterSet
     unsupported: Mapping[RequestFeature, str]
     codec: TextCodec | None = None
+    limited_by: str = ""
+    """Why the model takes no longer requests, where that is a special reason."""
 
     def check(self, request: Request, cache: KVCache) -> int:
         """The most tokens (prompt and output) the request may reach.
@@ -55,10 +57,11 @@ class Intake:
                 last = self.vocab_size - 1
                 raise refuse(request, f"token id {token!r} is outside the vocabulary 0 .. {last}")
         if prompt >= self.max_model_len:
+            limit = f"max_model_len {self.max_model_len}"
             raise refuse(
                 request,
                 f"the prompt has {prompt} tokens; with room for one more the model takes "
-                f"{self.max_model_len - 1} (max_model_len {self.max_model_len})",
+                f"{self.max_model_len - 1} ({'; '.join(filter(None, (limit, self.limited_by)))})",
             )
         for feature, reason in self.unsupported.items():
             if _uses(request, feature):

@@ -67,7 +67,8 @@ class ModelDescription:
     """Everything that is decided before a weight is read. `config` is the parsed config.json.
 
     `splits` names the sizes, besides heads and vocabulary, that must be multiples of the ranks for
-    the family to build a rank's part; None: it builds whole models only.
+    the family to build a rank's part; None: it builds whole models only. `limited_by` says why
+    there are no more positions where that is not just the length that the config states.
     """
 
     name: str
@@ -84,6 +85,7 @@ class ModelDescription:
     splits: Mapping[str, int] | None = None
     files: "ModelFiles | None" = field(default=None, compare=False)
     """None for a model that only has a shape."""
+    limited_by: str = ""
 
     @property
     def forms(self) -> frozenset[AttentionForm]:

@@ -6,12 +6,36 @@ from interlock.core.model_files import ModelFormat
 
 def model_families() -> list[ModelFamily]:
     """The built-in families, in no particular order."""
-    from interlock.plugins.models.deepseek import DeepseekFamily
+    from interlock.plugins.models.deepseek import DeepseekV2Family, DeepseekV3Family
     from interlock.plugins.models.gemma import GemmaFamily
+    from interlock.plugins.models.glm4_moe import Glm4MoeFamily
     from interlock.plugins.models.gpt_oss import GptOssFamily
     from interlock.plugins.models.llama import LlamaFamily
+    from interlock.plugins.models.minimax_m2 import MiniMaxM2Family
+    from interlock.plugins.models.mistral import MinistralFamily, MistralFamily
+    from interlock.plugins.models.mixtral import MixtralFamily
+    from interlock.plugins.models.olmo3 import Olmo3Family
+    from interlock.plugins.models.qwen2 import Qwen2Family
+    from interlock.plugins.models.qwen3 import Qwen3Family
+    from interlock.plugins.models.qwen_moe import Qwen2MoeFamily, Qwen3MoeFamily
 
-    return [LlamaFamily(), DeepseekFamily(), GemmaFamily(), GptOssFamily()]
+    return [
+        DeepseekV2Family(),
+        DeepseekV3Family(),
+        GemmaFamily(),
+        Glm4MoeFamily(),
+        GptOssFamily(),
+        LlamaFamily(),
+        MiniMaxM2Family(),
+        MinistralFamily(),
+        MistralFamily(),
+        MixtralFamily(),
+        Olmo3Family(),
+        Qwen2Family(),
+        Qwen2MoeFamily(),
+        Qwen3Family(),
+        Qwen3MoeFamily(),
+    ]
 
 
 def model_formats() -> list[ModelFormat]:

@@ -18,8 +18,14 @@ class Fields:
         self.config = config
         self.problems: list[str] = []
 
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """An integer >= `least`."""
+    def integer(
+        self, key: str, default: int | None = None, least: int = 1, also: str | None = None
+    ) -> int:
+        """An integer >= `least`; `also` is another name of the field, which must not disagree."""
+        if also is not None and self.config.get(also) is not None:
+            if self.config.get(key) not in (None, self.config[also]):
+                self._refuse(key, f"{also}={self.config[also]!r}")
+            key = also
         value = self._value(key, default)
         if type(value) is int and value >= least:
             return value
@@ -55,6 +61,22 @@ class Fields:
             return str(value)
         self._refuse(key, f"one of {', '.join(allowed)}")
         return default
+
+    def fixed(self, key: str, *allowed: Any) -> None:
+        """A field that this family has no part for: absent, or one of these values."""
+        if self._value(key, allowed[0]) not in allowed:
+            self._refuse(key, f"supported, only {' or '.join(map(repr, allowed))}")
+
+    def layer_list(self, key: str, layers: int) -> frozenset[int]:
+        """Numbers of some of `layers` layers; none where the field is absent."""
+        value = self._value(key, [])
+        numbers = isinstance(value, list) and all(
+            type(one) is int and 0 <= one < layers for one in value
+        )
+        if numbers:
+            return frozenset(value)
+        self._refuse(key, f"a list of layers from 0 to {layers - 1}")
+        return frozenset()
 
     def require(self, holds: bool, problem: str) -> None:
         """Note `problem` unless it holds."""

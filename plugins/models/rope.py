@@ -1,7 +1,8 @@
 """Rotary position embedding: rates, tables and the rotation.
 
-RoFormer (arXiv 2104.09864, eq. 15); yarn (arXiv 2309.00071, section 3.2); llama3's scheme as
-published with Llama 3.1. Legend: T tokens, H heads, R rotated size, P positions.
+RoFormer (arXiv 2104.09864, eq. 15); yarn (arXiv 2309.00071, section 3.2); LongRoPE (arXiv
+2402.13753); llama3's scheme as published with Llama 3.1.
+Legend: T tokens, H heads, R rotated size, P positions.
 """
 
 import math
@@ -13,11 +14,16 @@ from interlock.plugins.models.rope_scaling import RopeScaling
 
 
 def rope_rates(scaling: RopeScaling, size: int, dtype: torch.dtype) -> Tensor:
-    """Radians a position for each pair of a rotated vector of `size`: [size / 2], in `dtype`."""
+    """Radians a position for each pair of a rotated vector of `size`: [size / 2], in `dtype`.
+
+    "dynamic" scaling leaves the rates as they are within the original length.
+    """
     theta_R = scaling.theta ** (torch.arange(0, size, 2, dtype=dtype) / size)
     rates_R = 1.0 / theta_R
     if scaling.kind == "linear":
         return rates_R / scaling.factor
+    if scaling.kind == "longrope":
+        return 1.0 / (torch.tensor(scaling.short_factors, dtype=dtype) * theta_R)
     if scaling.kind == "llama3":
         return _llama3(rates_R, scaling)
     if scaling.kind == "yarn":

@@ -1,7 +1,7 @@
-"""How a config scales its rotary embedding: default, linear, llama3 or yarn."""
+"""How a config scales its rotary embedding, and how far that is exact for cached rows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,19 @@ KEYS = {
     "llama3": LENGTH_KEYS | {"low_freq_factor", "high_freq_factor"},
     "yarn": LENGTH_KEYS
     | {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+    "dynamic": {"factor"},
+    "longrope": LENGTH_KEYS | {"attention_factor", "short_factor", "long_factor"},
 }
-LENGTH_DEPENDENT = ("dynamic", "longrope", "su")
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+"""Kinds whose angles depend on the sequence's length beyond the original one."""
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How frequencies are scaled; `kind` says which of the numbers are used."""
+    """How frequencies are scaled; `kind` says which of the numbers are used.
+
+    "dynamic" and "longrope" are scaled as within `original_positions`.
+    """
 
     theta: float = DEFAULT_THETA
     kind: str = "default"
@@ -34,8 +40,9 @@ class RopeScaling:
     beta_slow: float = 1.0
     truncate: bool = True
     mscale_all_dim: float = 0.0
+    short_factors: tuple[float, ...] = ()
     table_factor: float = 1.0
-    """Multiplies cos and sin (yarn's attention factor)."""
+    """Multiplies cos and sin (the attention factor of yarn and longrope)."""
 
     def __post_init__(self) -> None:
         for name in ("theta", "factor", "table_factor"):
@@ -45,6 +52,25 @@ class RopeScaling:
                 raise CheckpointError(f"{what}={value!r} is not a finite number > 0")
 
     @property
+    def limit(self) -> str | None:
+        """Why positions from `original_positions` on cannot be served; None if they can."""
+        if self.kind not in LENGTH_DEPENDENT:
+            return None
+        return (
+            f"rotary scaling {self.kind!r} is exact within the original {self.original_positions} "
+            "positions; beyond them its angles depend on the length of the sequence, so cached "
+            "rows would become wrong as it grows"
+        )
+
+    def check(self, rotated: int) -> None:
+        """Raise CheckpointError unless it has a factor for each pair of `rotated` entries."""
+        if self.kind == "longrope" and len(self.short_factors) != rotated // 2:
+            raise CheckpointError(
+                f"short_factor has {len(self.short_factors)} numbers, but {rotated // 2} pairs "
+                "of a head are rotated"
+            )
+
+    @property
     def softmax_factor(self) -> float:
         """What DeepSeek's MLA multiplies its softmax scale with: yarn's mscale squared."""
         if self.kind == "default" or not self.mscale_all_dim:
@@ -52,35 +78,40 @@ class RopeScaling:
         return _yarn_mscale(self.factor, self.mscale_all_dim) ** 2
 
 
-def read_rope(config: Mapping[str, Any], max_positions: int) -> RopeScaling:
+def read_rope(
+    config: Mapping[str, Any],
+    max_positions: int,
+    theta: float = DEFAULT_THETA,
+    *,
+    partial: bool = False,
+    capped: bool = False,
+) -> RopeScaling:
     """The scaling of `rope_parameters`, or of `rope_scaling` with `rope_theta` (older files).
 
-    Raises CheckpointError for kinds whose angles depend on the sequence's length (rows computed
-    early would be wrong later, so a cache cannot hold them), for unknown kinds, and for fields
-    that would be left unused.
+    `max_positions` and `theta` hold where the config states no original length and no rope_theta.
+    `partial`: the family reads partial_rotary_factor itself, else only 1 is allowed. `capped`: it
+    serves no more than `exact_positions`, else kinds that depend on the length are refused.
+    Raises CheckpointError for unknown kinds and for fields that would be left unused.
     """
     key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     stated = config.get(key) or {}
     if not isinstance(stated, Mapping):
         raise CheckpointError(f"{key}={stated!r} is not an object")
     kind = str(stated.get("rope_type") or stated.get("type") or "default")
-    _check_kind(key, kind, stated, config)
-    try:
-        theta = float(stated.get("rope_theta") or config.get("rope_theta") or DEFAULT_THETA)
-        original = int(
-            config.get("original_max_position_embeddings")
-            or stated.get("original_max_position_embeddings")
-            or max_positions
+    _check_kind(key, kind, stated)
+    if kind in LENGTH_DEPENDENT and not capped:
+        raise CheckpointError(
+            f"{key} of kind {kind!r} is refused: its angles depend on the length of the sequence, "
+            "so cached rows would become wrong as it grows"
         )
+    fraction = rotary_fraction(config)
+    if not partial and fraction not in (None, 1, 1.0):
+        raise CheckpointError(f"partial_rotary_factor={fraction!r} is not supported, only 1")
+    try:
+        theta = float(stated.get("rope_theta") or config.get("rope_theta") or theta)
         if kind == "default":
             return RopeScaling(theta)
-        factor = float(stated.get("factor") or max_positions / original)
-        if kind == "linear":
-            return RopeScaling(theta, kind, factor)
-        if kind == "llama3":
-            low, high = float(stated["low_freq_factor"]), float(stated["high_freq_factor"])
-            return RopeScaling(theta, kind, factor, original, low, high)
-        return _read_yarn(stated, theta, factor, original)
+        return _scaled(kind, stated, config, theta, max_positions)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         base = config.get("rope_theta")
         raise CheckpointError(
@@ -88,12 +119,73 @@ def read_rope(config: Mapping[str, Any], max_positions: int) -> RopeScaling:
         ) from error
 
 
-def _check_kind(key: str, kind: str, stated: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    if kind in LENGTH_DEPENDENT:
+def read_ropes(
+    config: Mapping[str, Any], max_positions: int, kinds: Iterable[str], theta: float
+) -> dict[str, RopeScaling] | None:
+    """The scaling of each of these layer types, where `rope_parameters` has one for each.
+
+    For families that serve no more than `exact_positions`. None where it has not (older files):
+    the family knows what a single scaling is for.
+    """
+    stated, known = config.get("rope_parameters"), tuple(kinds)
+    if not isinstance(stated, Mapping) or not stated.keys() & set(known):
+        return None
+    if unknown := sorted(stated.keys() - set(known)):
         raise CheckpointError(
-            f"{key} of kind {kind!r} is refused: its angles depend on the length of the sequence, "
-            "so cached rows would become wrong as it grows"
+            f"rope_parameters has {', '.join(unknown)}, which is no layer type of "
+            f"{', '.join(known)}"
         )
+    return {
+        kind: read_rope(
+            {**config, "rope_parameters": stated.get(kind)}, max_positions, theta, capped=True
+        )
+        for kind in known
+    }
+
+
+def rotary_fraction(config: Mapping[str, Any]) -> float | None:
+    """`partial_rotary_factor`, wherever it is stated; raises CheckpointError outside (0, 1]."""
+    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    fraction = config.get("partial_rotary_factor")
+    if isinstance(stated, Mapping):
+        fraction = stated.get("partial_rotary_factor", fraction)
+    if fraction is None:
+        return None
+    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
+        raise CheckpointError(f"partial_rotary_factor={fraction!r} is not a number in (0, 1]")
+    return float(fraction)
+
+
+def exact_positions(stated: int, ropes: Iterable[RopeScaling]) -> tuple[int, str]:
+    """How many positions can be served, and why no more if that is less than what is stated."""
+    limits = [(rope.original_positions, rope.limit) for rope in ropes if rope.limit is not None]
+    most, reason = min(limits, default=(stated, ""))
+    return (most, reason) if most <= stated else (stated, "")
+
+
+def _scaled(
+    kind: str, stated: Mapping[str, Any], config: Mapping[str, Any], theta: float, most: int
+) -> RopeScaling:
+    original = int(
+        config.get("original_max_position_embeddings")
+        or stated.get("original_max_position_embeddings")
+        or most
+    )
+    if kind == "longrope":
+        return _read_longrope(stated, theta, most, original)
+    if kind == "dynamic":
+        float(stated["factor"])
+        return RopeScaling(theta, kind, original_positions=most)
+    factor = float(stated.get("factor") or most / original)
+    if kind == "linear":
+        return RopeScaling(theta, kind, factor)
+    if kind == "llama3":
+        low, high = float(stated["low_freq_factor"]), float(stated["high_freq_factor"])
+        return RopeScaling(theta, kind, factor, original, low, high)
+    return _read_yarn(stated, theta, factor, original)
+
+
+def _check_kind(key: str, kind: str, stated: Mapping[str, Any]) -> None:
     if kind not in KEYS:
         raise CheckpointError(f"{key} of kind {kind!r} is not one of {', '.join(KEYS)}")
     unused = sorted(
@@ -101,9 +193,23 @@ def _check_kind(key: str, kind: str, stated: Mapping[str, Any], config: Mapping[
     )
     if unused:
         raise CheckpointError(f"{key} of kind {kind!r} has fields that are not used: {unused}")
-    partial = stated.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
-        raise CheckpointError(f"partial_rotary_factor={partial!r} is not supported, only 1")
+
+
+def _read_longrope(
+    stated: Mapping[str, Any], theta: float, most: int, original: int
+) -> RopeScaling:
+    """LongRoPE (arXiv 2402.13753, section 3.3) within the original length: the short factors."""
+    factor = float(stated.get("factor") or most / original)
+    table_factor = stated.get("attention_factor")
+    if table_factor is None:
+        grown = math.log(factor) / math.log(original) if factor > 1 else 0.0
+        table_factor = math.sqrt(1 + grown)
+    short = tuple(float(one) for one in stated["short_factor"])
+    if not all(0 < one < math.inf for one in short):
+        raise ValueError("short_factor holds a number that is not finite and > 0")
+    return RopeScaling(
+        theta, "longrope", factor, original, short_factors=short, table_factor=float(table_factor)
+    )
 
 
 def _read_yarn(

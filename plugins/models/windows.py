@@ -1,5 +1,6 @@
-"""Which layers of a config see a window: layer_types, or a pattern where a file has none."""
+"""Which layers of a config see a window: the ways in which files say it."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from interlock.plugins.models.fields import Fields
@@ -10,13 +11,18 @@ SLIDING: LayerKind = "sliding_attention"
 
 
 def layer_kinds(fields: Fields, layers: int, every: int) -> tuple[LayerKind, ...]:
-    """Each layer's kind: as `layer_types` says; without it every `every`-th layer sees all.
+    """Each layer's kind: as `layer_types` says; without it every `every`-th layer sees all."""
+    return kinds_or(fields, [SLIDING if (layer + 1) % every else FULL for layer in range(layers)])
+
+
+def kinds_or(fields: Fields, usual: Sequence[LayerKind]) -> tuple[LayerKind, ...]:
+    """Each layer's kind: as `layer_types` says; without it as is `usual` in this family.
 
     Anything else in `layer_types` is a problem of the config.
     """
-    stated = fields.config.get("layer_types")
+    stated, layers = fields.config.get("layer_types"), len(usual)
     if stated is None:
-        return tuple(SLIDING if (layer + 1) % every else FULL for layer in range(layers))
+        return tuple(usual)
     if (
         isinstance(stated, list)
         and len(stated) == layers
@@ -40,3 +46,22 @@ def windows_of(
     fields.require(not missing, f"sliding_window=null, but layers of kind {SLIDING} need one")
     window = fields.integer("sliding_window", default)
     return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def stated_window(fields: Fields) -> int | None:
+    """`sliding_window`, which may be null: one for all layers (Mistral)."""
+    if fields.config.get("sliding_window") is None:
+        return None
+    return fields.integer("sliding_window")
+
+
+def switched_windows(fields: Fields, usual: Sequence[LayerKind]) -> tuple[int | None, ...]:
+    """Each layer's window, where `use_sliding_window` says whether there are any (Qwen)."""
+    kinds = kinds_or(fields, usual)
+    if fields.flag("use_sliding_window", False):
+        return windows_of(fields, kinds, default=4096)
+    if fields.config.get("layer_types") is not None:
+        fields.require(
+            SLIDING not in kinds, f"layer_types has {SLIDING}, but use_sliding_window is false"
+        )
+    return (None,) * len(kinds)

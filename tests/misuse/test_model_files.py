@@ -148,3 +148,16 @@ def test_a_model_without_a_tokenizer_takes_token_ids_only(tiny, tmp_path):
         engine.submit("text")
     engine.submit([1, 2, 3])
     assert [o.finished.status.value for o in engine.outputs() if o.finished] == ["finished"]
+
+
+def test_no_request_goes_beyond_the_length_where_its_rotary_scaling_is_exact(tiny, tmp_path):
+    model = shutil.copytree(tiny, tmp_path / "scaled")
+    edited(rope_scaling={"type": "dynamic", "factor": 4.0})(model / "config.json")
+    reason = "rotary scaling 'dynamic' is exact within the original 512 positions"
+    with pytest.raises(ConfigError, match=f"max_model_len=600 is beyond the 512.*{reason}"):
+        assemble([f"model={model}", "max_model_len=600"])
+    engine = assemble([f"model={model}", "cache.num_pages=8"])
+    engine.submit([1] * 512)
+    (refused,) = [o.finished for o in engine.outputs() if o.finished]
+    assert refused.error is not None
+    assert reason in refused.error

@@ -46,6 +46,13 @@ YARN = {
     "beta_fast": 32,
     "beta_slow": 1,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 128,
+    "short_factor": [1.0, 1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 16.0, 16.0],
+}
 MLA = {
     **BASE,
     "num_key_value_heads": 4,
@@ -133,12 +140,18 @@ LOCAL_GLOBAL: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+MOE = {**BASE, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_mha": ("Llama", {**BASE, "num_key_value_heads": 4}),
     "llama_gqa": ("Llama", {**BASE, "rope_parameters": LLAMA3}),
     "llama_mqa_tied": ("Llama", {**BASE, "num_key_value_heads": 1, "tie_word_embeddings": True}),
     "llama_yarn": ("Llama", {**BASE, "rope_parameters": {**YARN, "truncate": False}}),
     "llama_linear": ("Llama", {**BASE, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
+    "llama_dynamic": (
+        "Llama",
+        {**BASE, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}},
+    ),
+    "llama_longrope": ("Llama", {**BASE, "rope_parameters": LONGROPE}),
     "llama_biased": ("Llama", {**BASE, "attention_bias": True, "mlp_bias": True}),
     "llama_head_dim": ("Llama", {**BASE, "head_dim": 32}),
     "mistral_window": ("Mistral", {**BASE, "sliding_window": 8, "head_dim": 16}),
@@ -155,6 +168,114 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_window": (
         "Qwen2",
         {**BASE, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3", {**BASE, "head_dim": 32}),
+    "qwen3_biased": (
+        "Qwen3",
+        {
+            **BASE,
+            "head_dim": 16,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        {
+            **MOE,
+            "shared_expert_intermediate_size": 48,
+            "num_experts": 8,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "max_window_layers": 1,
+        },
+    ),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        {
+            **MOE,
+            "head_dim": 32,
+            "num_experts": 8,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+            "num_hidden_layers": 2,
+        },
+    ),
+    "mixtral": ("Mixtral", {**BASE, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "glm4_moe": (
+        "Glm4Moe",
+        {
+            **MOE,
+            "head_dim": 32,
+            "n_routed_experts": 8,
+            "n_shared_experts": 2,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "use_qk_norm": True,
+            "num_mtp_layers": 0,
+        },
+    ),
+    "glm4_moe_air": (
+        "Glm4Moe",
+        {
+            **MOE,
+            "head_dim": 24,
+            "n_routed_experts": 8,
+            "attention_bias": True,
+            "norm_topk_prob": False,
+            "partial_rotary_factor": 0.25,
+            "num_mtp_layers": 0,
+        },
+    ),
+    "olmo3": (
+        "Olmo3",
+        {
+            **BASE,
+            "num_hidden_layers": 4,
+            "sliding_window": 8,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
+    "minimax_m2": (
+        "MiniMaxM2",
+        {
+            **BASE,
+            "head_dim": 16,
+            "rotary_dim": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "kimi_k2": (
+        "DeepseekV3",
+        {
+            **MLA,
+            "n_shared_experts": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.827,
+            "num_mtp_layers": 0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 50000.0,
+                "factor": 32.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 1.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
     ),
     "deepseek_v2": ("DeepseekV2", V2),
     "deepseek_v2_lite": (

@@ -9,10 +9,24 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from interlock.core.errors import CheckpointError
+from interlock.plugins.models.llama import LlamaFamily
 from interlock.plugins.models.rope import rope_rates, rope_tables, rotate
-from interlock.plugins.models.rope_scaling import read_rope
+from interlock.plugins.models.rope_scaling import RopeScaling, read_rope, read_ropes
 
 CPU = torch.device("cpu")
+LLAMA = {
+    "vocab_size": 8,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 1024,
+    "short_factor": [1.0 + pair / 32 for pair in range(32)],
+    "long_factor": [1.0 + pair for pair in range(32)],
+}
 LLAMA31 = {
     "rope_type": "llama3",
     "factor": 32.0,
@@ -43,13 +57,19 @@ def test_llama3_keeps_fast_pairs_blends_the_middle_and_divides_slow_ones() -> No
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
          "attention_factor": 1.3, "truncate": False},
         {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 1024},
+        {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+         "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+        {"rope_type": "dynamic", "factor": 4.0},
+        LONGROPE,
+        {**LONGROPE, "factor": 32.0},
+        {**LONGROPE, "attention_factor": 1.19},
     ],
 )  # fmt: skip
 def test_rates_and_table_factor_equal_transformers(scaling: dict[str, Any]) -> None:
     stated = {"rope_theta": 10000.0, **scaling}
     config = LlamaConfig(head_dim=64, max_position_embeddings=4096, rope_parameters=dict(stated))
     expected, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, CPU)
-    ours = read_rope({"rope_parameters": stated}, 4096)
+    ours = read_rope({"rope_parameters": stated}, 4096, capped=True)
     torch.testing.assert_close(rope_rates(ours, 64, torch.float32), expected)
     assert ours.table_factor == pytest.approx(factor)
 
@@ -74,8 +94,10 @@ def test_rotation_is_a_complex_product_and_keeps_the_dtype() -> None:
 @pytest.mark.parametrize(
     ("stated", "reason"),
     [
-        ({"type": "dynamic", "factor": 2.0}, "depend on the length of the sequence"),
-        ({"rope_type": "longrope", "long_factor": [1.0]}, "depend on the length"),
+        ({"type": "dynamic"}, "incomplete: KeyError"),
+        ({"type": "dynamic", "factor": 2.0, "alpha": 1000}, r"not used: \['alpha'\]"),
+        ({"rope_type": "longrope", "long_factor": [1.0]}, "incomplete: KeyError"),
+        ({**LONGROPE, "short_factor": [0.0] * 32}, "short_factor holds a number that is not"),
         ({"rope_type": "yarm", "factor": 2.0}, "kind 'yarm' is not one of default, linear"),
         ({"rope_type": "default", "factor": 8.0}, r"not used: \['factor'\]"),
         ({"type": "linear", "factor": 2.0, "beta_fast": 3}, r"not used: \['beta_fast'\]"),
@@ -88,7 +110,47 @@ def test_a_scaling_that_would_be_wrong_or_unused_is_refused(
     key: str, stated: Any, reason: str
 ) -> None:
     with pytest.raises(CheckpointError, match=reason):
-        read_rope({key: stated}, 4096)
+        read_rope({key: stated}, 4096, capped=True)
+
+
+@pytest.mark.parametrize("stated", [{"type": "dynamic", "factor": 2.0}, LONGROPE])
+def test_a_family_that_does_not_cap_positions_gets_no_scaling_that_needs_it(
+    stated: dict[str, Any],
+) -> None:
+    with pytest.raises(CheckpointError, match="depend on the length of the sequence"):
+        read_rope({"rope_scaling": stated}, 4096)
+
+
+@pytest.mark.parametrize(
+    ("stated", "most"), [({"type": "dynamic", "factor": 2.0}, 4096), (LONGROPE, 1024)]
+)
+def test_a_scaling_that_depends_on_the_length_ends_at_the_original_length(
+    stated: dict[str, Any], most: int
+) -> None:
+    config = LLAMA | {"max_position_embeddings": 4096, "rope_scaling": stated}
+    described = LlamaFamily().describe(config, "m")
+    kind = stated.get("type", "longrope")
+    assert described.max_positions == most
+    assert f"scaling {kind!r} is exact within the original {most} positions" in described.limited_by
+    plain = LlamaFamily().describe(config | {"rope_scaling": LLAMA31}, "m")
+    assert (plain.max_positions, plain.limited_by) == (4096, "")
+
+
+def test_a_short_factor_for_each_rotated_pair_is_needed() -> None:
+    config = LLAMA | {"rope_scaling": {**LONGROPE, "short_factor": [1.0] * 31}}
+    with pytest.raises(CheckpointError, match="short_factor has 31 numbers, but 32 pairs"):
+        LlamaFamily().describe(config, "m")
+
+
+def test_a_scaling_is_read_for_each_layer_type() -> None:
+    stated = {"full": {"rope_type": "linear", "factor": 2.0}, "sliding": {"rope_theta": 5.0}}
+    both = read_ropes({"rope_parameters": stated}, 64, ("full", "sliding"), theta=9.0)
+    assert both == {"full": RopeScaling(9.0, "linear", 2.0), "sliding": RopeScaling(5.0)}
+    one = read_ropes({"rope_parameters": {"full": None}}, 64, ("full", "sliding"), theta=9.0)
+    assert one == {"full": RopeScaling(9.0), "sliding": RopeScaling(9.0)}
+    assert read_ropes({"rope_parameters": {"factor": 2.0}}, 64, ("full",), theta=9.0) is None
+    with pytest.raises(CheckpointError, match="has chunked, which is no layer type of full"):
+        read_ropes({"rope_parameters": {**stated, "chunked": {}}}, 64, ("full", "sliding"), 9.0)
 
 
 def test_the_softmax_factor_is_the_square_of_yarns_mscale() -> None:
