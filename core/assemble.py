@@ -9,7 +9,7 @@ import torch
 from interlock.core.adapters import AdapterSet
 from interlock.core.attention import AttentionBackend
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import ReturnsLogprobs, RunsModel, ServesAttention
+from interlock.core.capabilities import MakesText, RunsModel, ServesAttention
 from interlock.core.checkpoint import load_decoder
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
@@ -19,7 +19,7 @@ from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ConfigError
 from interlock.core.executor import Executor, ModelParts
 from interlock.core.hydra_edge import compose
-from interlock.core.intake import TEXT, Intake
+from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
 from interlock.core.model import AttentionForm, Decoder, ModelDescription
@@ -29,6 +29,7 @@ from interlock.core.planner import DraftRules
 from interlock.core.pool_size import pool_size
 from interlock.core.queues import Policies
 from interlock.core.registry import Chosen, Registry, load_registry
+from interlock.core.request_features import lacking
 from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
@@ -193,19 +194,14 @@ class _Builder:
         )
 
     def _intake(self, codec: TextCodec | None) -> Intake:
-        capabilities, model = self.resolution.capabilities, self.resolution.model
-        executor = self.resolution.chosen["executor"].key
-        unsupported = {}
-        if ReturnsLogprobs() not in capabilities:
-            unsupported["logprobs"] = f"{executor} computes no probabilities"
-        if not self.runs_model:
-            unsupported[TEXT] = f"{executor} makes tokens up; leave it out"
-        elif codec is None:
-            unsupported[TEXT] = (
+        resolution, model = self.resolution, self.resolution.model
+        keys = {seam: chosen.key for seam, chosen in resolution.chosen.items()}
+        unsupported = lacking(resolution.capabilities, keys)
+        if codec is None:
+            why = (
                 f"model {model.name!r} has no tokenizer.json; use stop_token_ids and decode the ids"
             )
-        if self.runs_model:
-            unsupported["a prompt of block ids"] = f"{executor} needs token ids"
+            unsupported.setdefault(MakesText(), why)
         return Intake(
             vocab_size=model.vocab_size,
             max_model_len=self.max_len,

@@ -5,12 +5,15 @@ this request against its committed context". R rows, T tokens, P pages in a tabl
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlock.core.request import RequestId, SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:
+    from interlock.core.logit_edits import NodeEdits
 
 PageId = NewType("PageId", int)
 Ints = NDArray[np.int64]
@@ -98,6 +101,8 @@ class RowSampling(NamedTuple):
     """Known token after a chunk that is not the last of its prompt (drafters pair with it)."""
     tokens_left: int = 0
     """Tokens this request may still emit, this step included."""
+    edits: "NodeEdits | None" = None
+    """What changes the logits of its rows; None: nothing."""
 
 
 @dataclass(frozen=True)

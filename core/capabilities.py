@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from interlock.core.model import AttentionForm, ModelDescription
 
@@ -75,8 +75,41 @@ class CarriesTokens(Capability):
 
 
 @dataclass(frozen=True)
-class ReturnsLogprobs(Capability):
+class Feature(Capability):
+    """Something a request may ask for: fields of SamplingParams name the one that they need."""
+
+    seam: ClassVar[str] = "executor"
+    """Whose choice provides it."""
+    lack: ClassVar[str]
+    """What is said of a choice that does not."""
+
+
+@dataclass(frozen=True)
+class ReturnsLogprobs(Feature):
     """Log-probabilities can be asked for."""
+
+    lack = "computes no probabilities"
+
+
+@dataclass(frozen=True)
+class EditsLogits(Feature):
+    """Penalties, biases and masks change the law that tokens are drawn from."""
+
+    lack = "draws from no logits"
+
+
+@dataclass(frozen=True)
+class MakesText(Feature):
+    """Tokens of an output are text of the model's."""
+
+    lack = "makes tokens up; leave it out"
+
+
+@dataclass(frozen=True)
+class TakesBlockIds(Feature):
+    """Prompts may be known by the ids of their blocks alone."""
+
+    lack = "needs token ids"
 
 
 @dataclass(frozen=True)

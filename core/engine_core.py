@@ -100,6 +100,7 @@ class EngineCore:
             max_length=max_length,
             text=self._intake.output_text(request),
             adapter=self._intake.adapter(request),
+            edits=self._intake.edits(request),
         )
         if request.sampling.echo:
             record.prompt_token_ids = request.prompt_token_ids
@@ -250,6 +251,8 @@ class EngineCore:
             tokens = tokens[: live.text.push(tokens, live.stop_ids)]
             text = live.text.take()
         live.sequence.append(tokens)
+        if live.edits is not None:
+            live.edits.commit(tokens)
         self.num_emitted += len(tokens)
         record = live.record
         record.output_token_ids.extend(tokens)

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from interlock.core.adapters import AdapterSet
+from interlock.core.capabilities import EditsLogits, Feature, MakesText
 from interlock.core.errors import RequestError
 from interlock.core.kv_cache import KVCache
+from interlock.core.logit_edits import LogitEdits
 from interlock.core.request import HashedPrompt, Request, refuse
+from interlock.core.request_features import asked
 from interlock.core.stop_text import OutputText
 from interlock.core.text import TextCodec
 
 HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
-RequestFeature = str
-TEXT = "text of the output (stop, detokenize)"
-"""A request feature that a composition may lack, with the reason: {"logprobs": "executor=..."}."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Intake:
     salt: bytes
     share_tenants: bool
     adapters: AdapterSet
-    unsupported: Mapping[RequestFeature, str]
+    unsupported: Mapping[Feature, str]
+    """What this composition cannot do for a request, with the reason."""
     codec: TextCodec | None = None
     limited_by: str = ""
     """Why the model takes no longer requests, where that is a special reason."""
@@ -63,14 +64,27 @@ class Intake:
                 f"the prompt has {prompt} tokens; with room for one more the model takes "
                 f"{self.max_model_len - 1} ({'; '.join(filter(None, (limit, self.limited_by)))})",
             )
-        for feature, reason in self.unsupported.items():
-            if _uses(request, feature):
-                raise refuse(request, f"{feature} cannot be served: {reason}")
+        for what, feature in asked(request):
+            if feature in self.unsupported:
+                raise refuse(request, f"{what} cannot be served: {self.unsupported[feature]}")
+        self._require_a_way_on(request)
         length = min(prompt + request.sampling.max_tokens, self.max_model_len)
         shortage = cache.shortage(length - 1)
         if shortage:
             raise refuse(request, f"prompt {prompt} + max_tokens {length - prompt}: {shortage}")
         return length
+
+    def _require_a_way_on(self, request: Request) -> None:
+        allowed, stop_ids = request.sampling.allowed_token_ids, self.stop_ids(request)
+        going_on = set(range(self.vocab_size) if allowed is None else allowed) - stop_ids
+        if request.sampling.min_tokens and not going_on.difference(
+            request.sampling.banned_token_ids
+        ):
+            raise refuse(
+                request,
+                f"min_tokens={request.sampling.min_tokens} cannot be reached: the tokens that "
+                "allowed_token_ids and banned_token_ids leave all end the output",
+            )
 
     def salt_of(self, request: Request) -> bytes:
         """What keeps this request's pages apart from other models', adapters' and tenants'."""
@@ -92,16 +106,23 @@ class Intake:
 
     def output_text(self, request: Request) -> OutputText | None:
         """What makes the text of a request that asks for any; None where there can be none."""
-        asked, codec = request.sampling, self.codec
-        if codec is None or TEXT in self.unsupported:
+        wanted, codec = request.sampling, self.codec
+        if codec is None or MakesText() in self.unsupported:
             return None
-        if not (asked.stop or asked.detokenize or asked.echo):
+        if not (wanted.stop or wanted.detokenize or wanted.echo):
             return None
-        opening = request.prompt_text if asked.echo else ""
+        opening = request.prompt_text if wanted.echo else ""
         if opening is None:
             opening = codec.decode(request.prompt_token_ids)
         stream = codec.detokenizer(request.prompt_token_ids)
-        return OutputText(stream, asked.stop, asked.include_stop, opening)
+        return OutputText(stream, wanted.stop, wanted.include_stop, opening)
+
+    def edits(self, request: Request) -> LogitEdits | None:
+        """What changes the request's logits; None if nothing does."""
+        if all(feature != EditsLogits() for _, feature in asked(request)):
+            return None
+        prompt = np.array(request.prompt_token_ids, dtype=np.int64)
+        return LogitEdits(request.sampling, self.vocab_size, self.stop_ids(request), prompt)
 
 
 def due_s(request: Request) -> float:
@@ -140,13 +161,3 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number)
-
-
-def _uses(request: Request, feature: RequestFeature) -> bool:
-    sampling = request.sampling
-    used = {
-        "logprobs": sampling.logprobs is not None,
-        "a prompt of block ids": request.hashed_prompt is not None,
-        TEXT: bool(sampling.stop) or sampling.detokenize,
-    }
-    return used[feature]

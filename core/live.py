@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.kv_cache import Holding
+from interlock.core.logit_edits import LogitEdits
 from interlock.core.request import Request, RequestId, RequestRecord
 from interlock.core.scheduler import RequestView
 from interlock.core.stop_text import OutputText
@@ -27,6 +28,7 @@ class Live:
     stop_ids: frozenset[int]
     max_length: int
     adapter: int = -1
+    edits: LogitEdits | None = None
     holding: Holding | None = None
     computed: int = 0
     high_water: int = 0

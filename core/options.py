@@ -14,9 +14,12 @@ from interlock.core.errors import ConfigError
 T = TypeVar("T")
 
 
-def option(default: Any, help: str) -> Any:
-    """A dataclass field with this default and help line; a dataclass default becomes nested."""
-    metadata = {"help": help}
+def option(default: Any, help: str, **more: Any) -> Any:
+    """A dataclass field with this default and help line; a dataclass default becomes nested.
+
+    `more` is kept in the field's metadata.
+    """
+    metadata = {"help": help, **more}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -98,14 +101,24 @@ def convert(hint: Any, value: Any) -> Any:
     if origin is typing.Literal:
         return _checked(value, value in arguments)
     if origin in (list, tuple):
-        items = _checked(value, isinstance(value, list | tuple))
-        return origin(convert(arguments[0], item) for item in items)
+        return origin(_convert_items(arguments, value))
     if origin is dict:
         _checked(value, isinstance(value, Mapping))
         return {
             convert(arguments[0], key): convert(arguments[1], item) for key, item in value.items()
         }
     return _convert_scalar(hint, value)
+
+
+def _convert_items(arguments: tuple[Any, ...], value: Any) -> list[Any]:
+    """The items of a list or tuple; pairs may come as a mapping, whose keys YAML may quote."""
+    if isinstance(value, Mapping) and len(typing.get_args(arguments[0])) == 2:
+        value = [(int(k) if str(k).isdecimal() else k, item) for k, item in value.items()]
+    items = _checked(value, isinstance(value, list | tuple))
+    if len(arguments) == 2 and arguments[1] is not ...:
+        _checked(items, len(items) == len(arguments))
+        return [convert(kind, item) for kind, item in zip(arguments, items, strict=True)]
+    return [convert(arguments[0], item) for item in items]
 
 
 def _convert_union(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -145,6 +158,8 @@ def describe(hint: Any) -> str:
         return " or ".join(describe(kind) for kind in arguments)
     if origin is typing.Literal:
         return "one of " + ", ".join(str(choice) for choice in arguments)
+    if origin is tuple and ... not in arguments:
+        return f"a pair [{', '.join(describe(kind) for kind in arguments)}]"
     if origin in (list, tuple):
         return f"a list [...], each item {describe(arguments[0])}"
     if dataclasses.is_dataclass(hint):

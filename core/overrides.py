@@ -15,6 +15,7 @@ Quoting: the shell takes one pair of quotes, Hydra the inner one.
   'workload.path="a=b,c #1.jsonl"'        '=' ',' '#' or other signs in a value
   'workload.path=my file.jsonl'           blanks alone need the shell's quotes only
   'sampling.stop_token_ids=[1, 2]'        a list
+  'sampling.logit_bias={5: 1.5, 7: -2}'   a mapping
   cache.num_pages=null                    no value
   sampling.min_p=1e-3                     a number
   -m 'cache=radix,none'                   a comma makes a sweep, with -m"""

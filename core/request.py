@@ -2,10 +2,13 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NewType
 
+from interlock.core.capabilities import EditsLogits, MakesText, ReturnsLogprobs
 from interlock.core.errors import RequestError
 from interlock.core.options import option
 
@@ -13,14 +16,19 @@ RequestId = NewType("RequestId", int)
 MOST_STOPS, MOST_STOP_LENGTH = 16, 1000
 """Stop strings of a request, and characters of one."""
 
+MOST = sys.float_info.max
+
+_edit = partial(option, needs=EditsLogits())
+
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn. Filters apply in the order temperature, top_k, top_p, min_p.
+    """How tokens are drawn; the order in which the fields apply is written in core/sampling.py.
 
     temperature 0 is argmax (lowest id on ties). top_k 0 and top_p 1 and min_p 0 switch a filter
     off; top_p 0 keeps one token. `logprobs` asks for that many top log-probabilities (raw law)
     beside the chosen token's. `seed` None derives one from the run's seed and the request's index.
+    `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias).
     """
 
     temperature: float = option(0.0, "0: the most likely token")
@@ -31,43 +39,103 @@ class SamplingParams:
     max_tokens: int = option(64, "output limit")
     stop_token_ids: tuple[int, ...] = option((), "token ids that end the output")
     ignore_eos: bool = option(False, "do not stop at the model's end tokens")
-    logprobs: int | None = option(None, "top log-probabilities to return per token; null: none")
-    stop: tuple[str, ...] = option((), "texts that end the output, which is cut before them")
+    logprobs: int | None = option(
+        None, "top log-probabilities to return per token; null: none", needs=ReturnsLogprobs()
+    )
+    stop: tuple[str, ...] = option(
+        (), "texts that end the output, which is cut before them", needs=MakesText()
+    )
     include_stop: bool = option(False, "cut the output's text behind what ended it, not before")
-    detokenize: bool = option(False, "give the output's text as well as its tokens")
+    detokenize: bool = option(
+        False, "give the output's text as well as its tokens", needs=MakesText()
+    )
     echo: bool = option(False, "give the prompt back before the output")
+    repetition_penalty: float = _edit(
+        1.0, "above 1 makes tokens of prompt and output rarer; 1: off"
+    )
+    presence_penalty: float = _edit(0.0, "off the logit of each token in the output; -2 to 2")
+    frequency_penalty: float = _edit(0.0, "off a token's logit for each time it is in the output")
+    min_tokens: int = _edit(0, "output tokens before which nothing that ends the output can come")
+    logit_bias: tuple[tuple[int, float], ...] | None = _edit(
+        None, "added to logits: {id: -100 to 100, ...}; null: nothing"
+    )
+    allowed_token_ids: tuple[int, ...] | None = _edit(None, "the only ids to draw from; null: all")
+    banned_token_ids: tuple[int, ...] = _edit((), "token ids that can never come")
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
+        if isinstance(self.logit_bias, Mapping):
+            pairs = tuple((_id(key), bias) for key, bias in self.logit_bias.items())
+            object.__setattr__(self, "logit_bias", pairs)
 
     def problems(self, vocab_size: int | None = None) -> list[str]:
         """Every field that is out of range, each named with its value and what is allowed."""
+        most = self.max_tokens if _is_int(self.max_tokens) else math.inf
+        ids = f"token ids from 0 to {vocab_size - 1}" if vocab_size else "token ids >= 0"
+        allowed = self.allowed_token_ids
         checks = [
-            (_is_number(self.temperature) and 0 <= self.temperature <= sys.float_info.max,
-             "temperature", "a finite number >= 0"),
+            (_within(self.temperature, 0, MOST), "temperature", "a finite number >= 0"),
             (_is_int(self.top_k) and self.top_k >= 0, "top_k", "an integer >= 0 (0: off)"),
-            (_is_number(self.top_p) and 0 <= self.top_p <= 1, "top_p", "a number from 0 to 1"),
-            (_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", "a number from 0 to 1"),
+            (_within(self.top_p, 0, 1), "top_p", "a number from 0 to 1"),
+            (_within(self.min_p, 0, 1), "min_p", "a number from 0 to 1"),
             (self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64),
              "seed", "an integer from 0 to 2**64 - 1, or null"),
             (_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "an integer >= 1"),
             (self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 100),
              "logprobs", "an integer from 0 to 100, or null"),
-            (isinstance(self.stop_token_ids, tuple)
-             and all(_is_int(t) and 0 <= t < (vocab_size or math.inf) for t in self.stop_token_ids),
-             "stop_token_ids",
-             f"token ids from 0 to {vocab_size - 1}" if vocab_size else "token ids >= 0"),
+            (_are_ids(self.stop_token_ids, vocab_size), "stop_token_ids", ids),
             (_are_stops(self.stop), "stop",
              f"up to {MOST_STOPS} texts of 1 to {MOST_STOP_LENGTH} characters"),
             *((isinstance(getattr(self, name), bool), name, "true or false")
               for name in ("ignore_eos", "include_stop", "detokenize", "echo")),
+            (_within(self.repetition_penalty, 0.01, 100),
+             "repetition_penalty", "a number from 0.01 to 100 (1: off)"),
+            (_within(self.presence_penalty, -2, 2), "presence_penalty", "a number from -2 to 2"),
+            (_within(self.frequency_penalty, -2, 2), "frequency_penalty", "a number from -2 to 2"),
+            (_is_int(self.min_tokens) and 0 <= self.min_tokens <= most,
+             "min_tokens", f"an integer from 0 to max_tokens={self.max_tokens}"),
+            (self.logit_bias is None or _is_bias(self.logit_bias, vocab_size),
+             "logit_bias", f"biases from -100 to 100 of different {ids}"),
+            (allowed is None or _are_ids(allowed, vocab_size), "allowed_token_ids", ids),
+            (_are_ids(self.banned_token_ids, vocab_size), "banned_token_ids", ids),
         ]  # fmt: skip
-        return [
-            f"{name}={getattr(self, name)!r} is not {allowed}"
-            for ok, name, allowed in checks
-            if not ok
+        found = [
+            f"{name}={getattr(self, name)!r} is not {what}" for ok, name, what in checks if not ok
         ]
+        return found or self._nothing_left(vocab_size)
+
+    def _nothing_left(self, vocab_size: int | None) -> list[str]:
+        allowed, banned = self.allowed_token_ids, set(self.banned_token_ids)
+        if len(banned) < (vocab_size or math.inf) if allowed is None else set(allowed) - banned:
+            return []
+        return ["allowed_token_ids and banned_token_ids leave no token that could come"]
+
+
+def _within(value: Any, least: float, most: float) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and least <= value <= most
+
+
+def _are_ids(value: Any, vocab_size: int | None) -> bool:
+    """A tuple of token ids."""
+    return isinstance(value, tuple) and all(
+        _is_int(token) and 0 <= token < (vocab_size or math.inf) for token in value
+    )
+
+
+def _is_bias(value: Any, vocab_size: int | None) -> bool:
+    """Pairs of different token ids and biases."""
+    if not isinstance(value, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in value):
+        return False
+    ids = tuple(token for token, _ in value)
+    sound = _are_ids(ids, vocab_size) and len(set(ids)) == len(ids)
+    return sound and all(_within(bias, -100, 100) for _, bias in value)
+
+
+def _id(key: Any) -> Any:
+    """A token id that JSON wrote as a text."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
 def _are_stops(value: Any) -> bool:
@@ -77,10 +145,6 @@ def _are_stops(value: Any) -> bool:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from interlock.core.model import ModelDescription
 from interlock.core.model_requirements import model_requirements
 from interlock.core.plugin_loading import cause_of
 from interlock.core.registry import Chosen, Registry
+from interlock.core.request_features import settings_requirements
 from interlock.core.seams import SEAMS
 from interlock.core.settings import AUTO, DTYPES, Choice, EngineConfig, flat_settings
 
@@ -93,6 +94,7 @@ class _Candidate:
         yield f"model={self.model.name}", model_requirements(self.model)
         for choice in self.chosen.values():
             yield choice.key, _asked(choice, choice.component.requires, self.model)
+        yield "sampling", settings_requirements()
 
 
 def resolve(

@@ -1,6 +1,13 @@
 """The target's law at each row of logits, and the token drawn from it.
 
-A row's law: divide by the temperature, keep top_k, then top_p, then min_p. Tokens are ranked by
+A row's law, in this order (the first four in core/logit_edits.py):
+1. repetition_penalty: of tokens in prompt or output, positive logits / it, other logits * it
+2. frequency_penalty * count + presence_penalty, taken off the logits of tokens in the output
+3. logit_bias, added
+4. masks: allowed_token_ids, banned_token_ids, min_tokens, the grammar
+5. divide by the temperature, keep top_k, then top_p, then min_p
+
+Log-probabilities are those of the raw logits. Tokens are ranked by
 their logit, and between equal logits the lower id is the more likely one: exactly top_k tokens
 stay, and top_p keeps the shortest leading part of the ranking whose mass (within what top_k left)
 reaches p. min_p keeps what has at least that share of the most likely token's probability.
@@ -10,13 +17,14 @@ Legend: N rows, V vocabulary, K ranked tokens.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from interlock.core.logit_edits import NodeEdits, edited_rows
 from interlock.core.request import SamplingParams, TokenLogprobs
 from interlock.core.streams import Purpose, uniforms
 from interlock.core.verifier import TargetRows
@@ -33,6 +41,7 @@ class SampledRows(TargetRows):
     cumulative probability exceeds it. Arithmetic is in fp32, or the logits' dtype if that is
     wider; sums run in fp64. A bad row (see `bad_rows`) gives token 0 and disturbs no other row.
     Nothing is computed before it is asked for; the logits must not change meanwhile.
+    edits[i] change the logits of the rows from i on (see core/logit_edits.py).
     """
 
     def __init__(
@@ -41,16 +50,18 @@ class SampledRows(TargetRows):
         params: Sequence[SamplingParams],
         seeds: Sequence[int],
         positions: Sequence[int],
+        edits: Mapping[int, NodeEdits] | None = None,
     ) -> None:
         assert len(params) == len(seeds) == len(positions) == len(logits_NV)
         self._logits_NV = logits_NV
         self._params = params
         self._seeds = seeds
         self._positions = positions
+        self._edits = edits or {}
         self._drawn_rows = [row for row, p in enumerate(params) if p.temperature > 0]
 
     def bad_rows(self) -> dict[int, str]:
-        """Rows that are no law, with the reason: a NaN, +inf, or no finite logit at all."""
+        """Rows that are no law, with the reason: a NaN, +inf, or nothing that could come."""
         return dict(self._faults)
 
     def sample(self) -> list[int]:
@@ -103,15 +114,27 @@ class SampledRows(TargetRows):
         return torch.promote_types(self._logits_NV.dtype, torch.float32)
 
     @cached_property
+    def _edited(self) -> "_Edited":
+        """The rows whose logits were edited."""
+        rows, logits_MV = edited_rows(self._logits_NV, self._params, self._edits)
+        return _Edited(rows, logits_MV, _peak_of(logits_MV))
+
+    @cached_property
     def _peak(self) -> "_Peak":
         """Each row's largest logit (NaN if there is one) and the lowest id that has it."""
-        indices_N = self._logits_NV.argmax(-1)
-        return _Peak(self._logits_NV.gather(1, indices_N[:, None]).squeeze(1), indices_N)
+        peak = _peak_of(self._logits_NV)
+        if self._edits:
+            peak.indices[self._edited.rows] = self._edited.peak.indices
+        return peak
 
     @cached_property
     def _faults(self) -> dict[int, str]:
         peaks = enumerate(self._peak.values.tolist())
-        return {row: _fault(peak) for row, peak in peaks if not math.isfinite(peak)}
+        faults = {row: _fault(peak) for row, peak in peaks if not math.isfinite(peak)}
+        if self._edits:
+            edited = zip(self._edited.rows, self._edited.peak.values.tolist(), strict=True)
+            faults = {row: NOTHING_LEFT for row, peak in edited if peak == -math.inf} | faults
+        return faults
 
     @cached_property
     def _masses(self) -> Tensor:
@@ -120,6 +143,11 @@ class SampledRows(TargetRows):
         everything = len(rows) == len(self._params)
         logits_NV = self._logits_NV if everything else self._logits_NV[rows]
         params = self._params if everything else [self._params[row] for row in rows]
+        place = {row: n for n, row in enumerate(rows)} if self._edits else {}
+        edited = enumerate(self._edited.rows) if self._edits else ()
+        if pairs := [(place[row], m) for m, row in edited if row in place]:
+            logits_NV = logits_NV.to(self._dtype, copy=True)
+            logits_NV[[n for n, _ in pairs]] = self._edited.logits_MV[[m for _, m in pairs]]
         if self._faults:
             bad = [row in self._faults for row in rows]
             is_bad_N = torch.tensor(bad, device=logits_NV.device)
@@ -151,11 +179,30 @@ class _Peak(NamedTuple):
     indices: Tensor
 
 
+class _Edited(NamedTuple):
+    rows: list[int]
+    logits_MV: Tensor
+    peak: _Peak
+
+
+def _peak_of(logits_NV: Tensor) -> _Peak:
+    indices_N = logits_NV.argmax(-1)
+    return _Peak(logits_NV.gather(1, indices_N[:, None]).squeeze(1), indices_N)
+
+
+NOTHING_LEFT = (
+    "no token could come: allowed_token_ids, banned_token_ids, min_tokens and the grammar forbid "
+    "every one that the model gives a finite logit"
+)
+
+
 def _fault(peak: float) -> str:
     """Why a row with this largest logit is no law."""
     if math.isnan(peak):
-        return "a logit is NaN"
-    return "a logit is +inf" if peak > 0 else "all logits are -inf"
+        why = "a logit is NaN"
+    else:
+        why = "a logit is +inf" if peak > 0 else "all logits are -inf"
+    return f"the model's logits are unusable: {why}"
 
 
 def _mass(logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:

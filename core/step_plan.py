@@ -49,6 +49,7 @@ def row_sampling(row: PlannedRow) -> RowSampling:
         draft_limit=row.draft_limit,
         next_tokens=following,
         tokens_left=live.tokens_left,
+        edits=live.edits.at(row.draft) if live.edits and row.samples else None,
     )
 
 

@@ -229,10 +229,13 @@ def _tokens(count: int, salt: int) -> tuple[int, ...]:
 def _sampling(index: int) -> SamplingParams:
     kinds: list[dict[str, Any]] = [
         {},
-        {"temperature": 0.7, "seed": 5},
+        {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.4},
         {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 11},
-        {"ignore_eos": True},
+        {"ignore_eos": True, "presence_penalty": 0.8, "frequency_penalty": 0.5},
         {"temperature": 1.0, "min_p": 0.02, "seed": 5},
+        {"min_tokens": 5, "logit_bias": ((1, 9.0), (7, 2.0)), "banned_token_ids": (9, 40)},
+        {"temperature": 0.9, "seed": 3, "allowed_token_ids": (*range(1, 62, 3),)},
+        {"repetition_penalty": 0.8, "min_tokens": 3, "stop_token_ids": (*range(2, 30),)},
     ]
     return SamplingParams(max_tokens=6 + index % 5, **kinds[index % len(kinds)])
 

@@ -1,16 +1,55 @@
 """The contract of `TargetRows`: laws against plain Python, draws against laws."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.core.batch import Draft
+from interlock.core.logit_edits import LogitEdits, NodeEdits
 from interlock.core.request import SamplingParams
 from interlock.core.testing.chi_square import assert_follows
 from interlock.core.verifier import TargetRows
+
+
+def reference_logits(
+    logits: Sequence[float],
+    params: SamplingParams,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    stop_ids: Collection[int] = (),
+) -> list[float]:
+    """Logits after penalties, bias and masks, token by token from the whole history."""
+    edited = []
+    for token, logit in enumerate(logits):
+        count = list(output).count(token)
+        if count or token in prompt:
+            factor = params.repetition_penalty
+            logit = logit / factor if logit > 0 else logit * factor
+        if count:
+            logit -= params.frequency_penalty * count + params.presence_penalty
+        logit += dict(params.logit_bias or ()).get(token, 0.0)
+        allowed = params.allowed_token_ids
+        impossible = token in params.banned_token_ids
+        impossible |= allowed is not None and token not in allowed
+        impossible |= len(output) < params.min_tokens and token in stop_ids
+        edited.append(-math.inf if impossible else logit)
+    return edited
+
+
+def path_to(draft: Draft, row: int) -> list[int]:
+    """The candidates that precede row 0 (the anchor), 1 (candidate 0), ... of a draft."""
+    path: list[int] = []
+    node = row - 1
+    while node >= 0:
+        path.insert(0, draft.tokens[node])
+        node = draft.parents[node] if draft.parents else node - 1
+    return path
 
 
 def reference_law(logits: Sequence[float], params: SamplingParams) -> list[float]:
@@ -37,7 +76,10 @@ def reference_law(logits: Sequence[float], params: SamplingParams) -> list[float
 LAW_TOLERANCE = 1e-12
 """fp64 against fp64: a few roundings of exp and of a sum over at most nine tokens."""
 
-_logits = st.lists(st.integers(-12, 12).map(lambda n: n / 4), min_size=9, max_size=9)
+VOCAB_SIZE = 9
+_logits = st.lists(
+    st.integers(-12, 12).map(lambda n: n / 4), min_size=VOCAB_SIZE, max_size=VOCAB_SIZE
+)
 _params = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 1e-4, 0.3, 1.0, 1.7]),
@@ -46,6 +88,27 @@ _params = st.builds(
     top_p=st.sampled_from([0.0, 0.1234567, 0.5123456, 0.9234567, 1.0]),
     min_p=st.sampled_from([0.0, 0.0512345, 0.3123456, 1.0]),
 )
+_token = st.integers(0, VOCAB_SIZE - 1)
+_edits = st.fixed_dictionaries(
+    {
+        "repetition_penalty": st.sampled_from([1.0, 1.3, 0.7]),
+        "frequency_penalty": st.sampled_from([0.0, 0.4, -0.3]),
+        "presence_penalty": st.sampled_from([0.0, 1.1, -2.0]),
+        "min_tokens": st.integers(0, 6),
+        "logit_bias": st.dictionaries(_token, st.sampled_from([-100.0, -0.5, 2.0]), max_size=3),
+        "allowed_token_ids": st.none() | st.frozensets(_token, min_size=4).map(tuple),
+        "banned_token_ids": st.lists(_token, max_size=2).map(tuple),
+    }
+)
+_history = st.lists(_token, max_size=6)
+
+
+@st.composite
+def _drafts(draw: st.DrawFn) -> Draft:
+    tokens = tuple(draw(st.lists(_token, max_size=6)))
+    if draw(st.booleans()):
+        return Draft(tokens)
+    return Draft(tokens, tuple(draw(st.integers(-1, node - 1)) for node in range(len(tokens))))
 
 
 class TargetRowsContract:
@@ -57,8 +120,9 @@ class TargetRowsContract:
         params: Sequence[SamplingParams],
         seeds: Sequence[int],
         positions: Sequence[int],
+        edits: Mapping[int, NodeEdits] | None = None,
     ) -> TargetRows:
-        """Rows of these logits."""
+        """Rows of these logits; edits[i] change the rows from i on."""
         raise NotImplementedError
 
     def test_laws_follow_the_parameters_of_each_row(self) -> None:
@@ -71,6 +135,43 @@ class TargetRowsContract:
             expected = torch.tensor([reference_law(*row) for row in rows], dtype=torch.float64)
             assert laws.dtype == torch.float64
             torch.testing.assert_close(laws, expected, rtol=0, atol=LAW_TOLERANCE)
+
+        check()
+
+    def test_the_law_at_a_node_is_that_of_plain_decoding_after_its_path(self) -> None:
+        @settings(max_examples=150, deadline=None)
+        @given(st.data(), st.lists(st.tuples(_params, _edits), min_size=1, max_size=3))
+        def check(data: st.DataObject, asked: list[tuple[SamplingParams, dict[str, Any]]]) -> None:
+            stop_ids = frozenset({0, 1})
+            rows: list[list[float]] = []
+            params: list[SamplingParams] = []
+            edits: dict[int, NodeEdits] = {}
+            expected = []
+            for one, edited in asked:
+                one = replace(one, **edited)
+                prompt, draft = data.draw(_history), data.draw(_drafts())
+                state = LogitEdits(one, VOCAB_SIZE, stop_ids, np.array(prompt, dtype=np.int64))
+                output: list[int] = []
+                for tokens in data.draw(st.lists(_history, max_size=3)):
+                    state.commit(tokens)
+                    output += tokens
+                found = state.at(draft)
+                if found is not None:
+                    edits[len(rows)] = found
+                for row in range(1 + len(draft.tokens)):
+                    rows.append(data.draw(_logits))
+                    params.append(one)
+                    history = output + path_to(draft, row)
+                    logits = reference_logits(rows[-1], one, prompt, history, stop_ids)
+                    left = any(map(math.isfinite, logits))
+                    expected.append(reference_law(logits, one) if left else [1.0] + [0.0] * 8)
+            logits_NV = torch.tensor(rows, dtype=torch.float64)
+            made = self.make(logits_NV, params, range(len(rows)), [5] * len(rows), edits)
+            laws_NV = torch.tensor(expected, dtype=torch.float64)
+            torch.testing.assert_close(made.laws(), laws_NV, rtol=0, atol=LAW_TOLERANCE)
+            for law, token in zip(expected, made.sample(), strict=True):
+                assert law[token] > 0
+            assert torch.equal(logits_NV, torch.tensor(rows, dtype=torch.float64))
 
         check()
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from interlock.core.capabilities import (
     Capability,
     CarriesTokens,
-    Composition,
     DrivesVirtualTime,
+    EditsLogits,
+    MakesText,
     Requirement,
     ReturnsLogprobs,
     RunsModel,
     SimulatesDrafts,
+    TakesBlockIds,
     needs,
 )
 from interlock.core.component import Component
@@ -74,13 +76,12 @@ def components() -> list[Component]:
             build="interlock.plugins.executor.fixed:build",
             summary="a fixed cost per step and token in virtual time, no model",
             provides=_fixed_provides,
-            requires=_fixed_requires,
         ),
     ]
 
 
 def _torch_provides(_config: TorchConfig, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (RunsModel(), ReturnsLogprobs())
+    return (RunsModel(), ReturnsLogprobs(), EditsLogits(), MakesText())
 
 
 def _torch_requires(_config: TorchConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
@@ -89,16 +90,4 @@ def _torch_requires(_config: TorchConfig, _model: ModelDescription | None) -> It
 
 
 def _fixed_provides(_config: FixedConfig, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (SimulatesDrafts(), DrivesVirtualTime())
-
-
-def _fixed_requires(_config: FixedConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
-    def no_logprobs(composition: Composition) -> str | None:
-        asked = composition.settings.get("sampling.logprobs")
-        if asked is None:
-            return None
-        return (
-            f"executor=fixed computes no probabilities, and sampling.logprobs={asked} asks for them"
-        )
-
-    return (no_logprobs,)
+    return (SimulatesDrafts(), DrivesVirtualTime(), TakesBlockIds())

@@ -68,7 +68,9 @@ class TorchExecutor(Executor):
         params = [plan.sampling[r].params for r in wanted.row_of]
         seeds = [plan.sampling[r].seed for r in wanted.row_of]
         positions = [int(batch.positions[t]) + 1 for t in wanted.flat]
-        laws = SampledRows(logits_NV, params, seeds, positions)
+        owned = zip(wanted.rows, wanted.first, strict=True)
+        edits = {first: found for r, first in owned if (found := plan.sampling[r].edits)}
+        laws = SampledRows(logits_NV, params, seeds, positions, edits)
         bad = laws.bad_rows()
         verdicts = self._verifier.accept([batch.drafts[r] for r in wanted.rows], laws)
         for r, verdict, first in zip(wanted.rows, verdicts, wanted.first, strict=True):
@@ -77,7 +79,7 @@ class TorchExecutor(Executor):
             tokens = [*(drafted[node] for node in verdict.path), verdict.token]
             sound = next((i for i, node in enumerate(nodes) if node in bad), len(nodes))
             if sound == 0:
-                results[r] = RowResult(error=f"the model's logits are unusable: {bad[first]}")
+                results[r] = RowResult(error=bad[first])
                 continue
             tokens, nodes = tokens[:sound], nodes[:sound]
             results[r] = RowResult(tuple(tokens), verdict.path[: sound - 1])

@@ -145,12 +145,12 @@ def _require_text(name: str, value: Any) -> None:
 
 def line_sampling(line: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:
     """As the line says, in range or not: intake checks it with the model at hand."""
-    given: dict[str, Any] = {
-        key: tuple(value) if type(value) is list else value
-        for key, value in line.items()
-        if key in SAMPLING_KEYS
-    }
-    return replace(defaults, **given)
+    return replace(defaults, **{k: _frozen(line[k]) for k in SAMPLING_KEYS if k in line})
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as the tuples that parameters hold."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def checked_field(line: Mapping[str, Any], key: str, default: Any) -> Any:

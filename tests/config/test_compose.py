@@ -44,6 +44,8 @@ def test_values_reach_their_typed_fields():
             "spec=ngram", "spec.num_drafts=7", "sampling.temperature=1", "limits.ttft_ms=200",
             "limits.tpot_ms=1e1", "executor=fixed", "rerun=somewhere", "workload=prompts",
             "workload.path=a.jsonl", "workload.max_tokens=5", "sampling.stop_token_ids=[1, 2]",
+            "sampling.repetition_penalty=1.2", "sampling.logit_bias={5: 1.5, 7: -2}",
+            "sampling.allowed_token_ids=[5, 6]",
         ]
     )  # fmt: skip
     assert (config.model, config.dtype, config.device, config.seed) == (
@@ -56,6 +58,13 @@ def test_values_reach_their_typed_fields():
     assert config.choices["workload"].config.max_tokens == 5
     assert config.sampling.temperature == 1.0
     assert config.sampling.stop_token_ids == (1, 2)
+    assert config.sampling.repetition_penalty == 1.2
+    assert config.sampling.logit_bias == ((5, 1.5), (7, -2.0))
+    assert config.sampling.allowed_token_ids == (5, 6)
+    assert compose(["sampling.logit_bias=[[5, 1.5], [7, -2]]"]).sampling.logit_bias == (
+        (5, 1.5),
+        (7, -2.0),
+    )
     assert (config.limits.ttft_ms, config.limits.tpot_ms) == (200.0, 10.0)
     assert config.rerun == "somewhere"
 
@@ -149,7 +158,7 @@ def test_a_value_that_needs_quotes_is_an_error_whose_suggestion_works(override, 
 def test_the_documented_quoting_works_as_printed():
     lines = [line.strip() for line in QUOTING.splitlines()[1:] if "-m" not in line]
     typed = [re.split(r"\s{3,}", line)[0] for line in lines]
-    assert len(typed) == 5
+    assert len(typed) == 6
     overrides = [override for command in typed for override in shlex.split(command)]
     paths = [compose(["workload=prompts", o]).choices["workload"].config.path for o in overrides]
     assert "a=b,c #1.jsonl" in paths

@@ -183,16 +183,17 @@ def test_the_prompt_comes_back_before_the_output(wordy, stories):
     assert records[2].text == codec.decode(stopping.prompt_token_ids) + text
 
 
-@pytest.mark.parametrize("wish", [{"stop": ("a",)}, {"detokenize": True}])
-def test_text_that_nobody_can_make_is_refused_at_intake(model_of, wordy, wish):
+@pytest.mark.parametrize(
+    ("wish", "named"),
+    [({"stop": ("a",)}, "stop=('a',)"), ({"detokenize": True}, "detokenize=True")],
+)
+def test_text_that_nobody_can_make_is_refused_at_intake(model_of, wordy, wish, named):
     for engine, reason in (
         (build(model_of()), "model 'gqa' has no tokenizer.json; use stop_token_ids"),
         (build(executor=FixedConfig()), "executor=fixed makes tokens up; leave it out"),
     ):
         records = serve(engine, asking(0, 5, **wish), asking(1, 5))
-        assert f"text of the output (stop, detokenize) cannot be served: {reason}" in (
-            records[0].error
-        )
+        assert f"{named} cannot be served: {reason}" in records[0].error
         assert records[1].status is Status.FINISHED
 
 

@@ -53,6 +53,14 @@ def test_fields_of_a_line_reach_the_request(ask):
     }  # fmt: skip
     (request,) = ask(line)
     assert request.sampling == SamplingParams(0.5, 3, 0.9, 0.1, 7, 5, (1, 2), True, 2)
+    edits = {
+        "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": -0.5,
+        "min_tokens": 3, "logit_bias": {"5": 1.5}, "allowed_token_ids": [5, 6],
+        "banned_token_ids": [7],
+    }  # fmt: skip
+    assert ask({"prompt": "x", **edits})[0].sampling == SamplingParams(
+        **edits | {"logit_bias": ((5, 1.5),), "allowed_token_ids": (5, 6), "banned_token_ids": (7,)}
+    )
     assert (request.arrival_s, request.tenant, request.priority) == (1.5, "t", -1)
 
 

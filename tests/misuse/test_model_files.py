@@ -123,8 +123,10 @@ def test_a_broken_head_is_named_with_what_is_wrong(tiny, tmp_path, name):
         (["model=tiny-mla", "attention=gqa"], "'latent' attention, which attention=gqa does not.*"
          "would work: attention=reference, attention=mla"),
         (["model={tiny}", "max_model_len=1000"], "max_model_len=1000 is beyond the 512 positions"),
-        (["executor=fixed", "sampling.logprobs=3"], "sampling.logprobs=3 asks for them; any of "
-         "these would work: executor=torch"),
+        (["executor=fixed", "sampling.logprobs=3"], "sampling.logprobs=3 cannot be served: "
+         "executor=fixed computes no probabilities; any of these would work: executor=torch"),
+        (["executor=fixed", "sampling.min_tokens=3"], "sampling.min_tokens=3 cannot be served: "
+         "executor=fixed draws from no logits; any of these would work: executor=torch"),
         (["workload=trace", "workload.path=x"], "on token ids, but the workload carries none; "
          "any of these would work: executor=fixed"),
     ],

@@ -29,6 +29,7 @@ def test_values_out_of_range_are_all_named():
         "max_model_len=0", "limits.ttft_ms=-1", "device=tpu", "dtype=int8",
         "sampling.temperature=-1", "sampling.top_p=1.5", "sampling.top_k=-5", "sampling.min_p=2",
         "sampling.max_tokens=0", "sampling.logprobs=101", "sampling.stop_token_ids=[-1]",
+        "sampling.repetition_penalty=0", "sampling.min_tokens=1", "sampling.logit_bias={5: 101}",
     ) == [
         "sampling.temperature=-1.0 is not a finite number >= 0",
         "sampling.top_k=-5 is not an integer >= 0 (0: off)",
@@ -37,6 +38,10 @@ def test_values_out_of_range_are_all_named():
         "sampling.max_tokens=0 is not an integer >= 1",
         "sampling.logprobs=101 is not an integer from 0 to 100, or null",
         "sampling.stop_token_ids=(-1,) is not token ids >= 0",
+        "sampling.repetition_penalty=0.0 is not a number from 0.01 to 100 (1: off)",
+        "sampling.min_tokens=1 is not an integer from 0 to max_tokens=0",
+        "sampling.logit_bias=((5, 101.0),) is not biases from -100 to 100 of different token ids "
+        ">= 0",
         "limits.ttft_ms=-1.0 is not a finite number above 0, or null",
         "cache.page_size=513 is not from 1 to 512",
         "cache.num_pages=0 is not at least 1, or null",
@@ -66,6 +71,11 @@ def test_values_of_wrong_types_are_all_named():
         "no option of spec=none named 'num_drafts'; known: (none); it is an option of spec=eagle, "
         "spec=ngram",
     }
+    assert problems_of("sampling.logit_bias={a: 1}", "sampling.banned_token_ids=5") == [
+        "sampling.logit_bias={'a': 1} is not a list [...], each item a pair [a whole number, a "
+        "finite number] or null",
+        "sampling.banned_token_ids=5 is not a list [...], each item a whole number",
+    ]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1" + "0" * 400])

@@ -11,8 +11,8 @@ from interlock.core.testing.sampler_contract import TargetRowsContract, referenc
 
 
 class TestSampledRows(TargetRowsContract):
-    def make(self, logits, params, seeds, positions):
-        return SampledRows(logits, params, seeds, positions)
+    def make(self, logits, params, seeds, positions, edits=None):
+        return SampledRows(logits, params, seeds, positions, edits)
 
 
 def law(row, **params):
@@ -112,7 +112,7 @@ def test_a_bad_row_is_reported_and_leaves_the_others_alone(reason, temperature):
     logits = torch.tensor([good, BAD[reason], good])
     rows = SampledRows(logits, [params] * 3, [5, 6, 7], [1, 1, 1])
     clean = SampledRows(logits[[0, 2]], [params] * 2, [5, 7], [1, 1])
-    assert rows.bad_rows() == {1: reason}
+    assert rows.bad_rows() == {1: f"the model's logits are unusable: {reason}"}
     assert clean.bad_rows() == {}
     first, middle, last = rows.sample()
     assert [first, last] == clean.sample()

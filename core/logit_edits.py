@@ -1,0 +1,159 @@
+"""Penalties, biases and masks: kept with the request on the host, applied to a step's logits.
+
+A request keeps the counts of its history, so that a step costs it the new tokens and one copy of
+the counts. Row 0 of its rows in a step is the anchor's, row 1 + i belongs to candidate i, whose
+history includes the candidates on the way to it.
+
+Legend: N rows of a request, M rows of all that have edits, E different tokens of a request,
+X = sum of N * E, W words of 32 tokens, V vocabulary.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interlock.core.batch import Draft, Ints
+from interlock.core.request import SamplingParams
+
+Words = NDArray[np.int32]
+"""A mask: token t may come when bit t % 32 of word t // 32 is set."""
+
+ENTRY = np.dtype([("token", "<i8"), ("count", "<i4"), ("in_prompt", "?"), ("bias", "<f8")])
+"""What is known of one token: how often the output has it, whether the prompt does, its bias."""
+
+
+class NodeEdits(NamedTuple):
+    """The edits of one request's rows in one step, as host values that nobody changes."""
+
+    entries_E: NDArray[np.void]
+    """Of dtype ENTRY, each token once."""
+    counts_NE: NDArray[np.int32]
+    """How often each is in the output up to each row."""
+    masks_NW: Words | None
+
+
+class LogitEdits:
+    """What changes one request's logits, and the history that it depends on."""
+
+    def __init__(
+        self, params: SamplingParams, vocab_size: int, stop_ids: Collection[int], prompt: Ints
+    ) -> None:
+        """`stop_ids` end this request: none of them can come before min_tokens."""
+        self._min_tokens, self._emitted = params.min_tokens, 0
+        everything_W = mask_of(range(vocab_size), vocab_size)
+        self._going_on_W = everything_W & ~mask_of(stop_ids, vocab_size)
+        self._mask_W = everything_W & ~mask_of(params.banned_token_ids, vocab_size)
+        if params.allowed_token_ids is not None:
+            self._mask_W &= mask_of(params.allowed_token_ids, vocab_size)
+        self._masks = bool((self._mask_W != everything_W).any())
+        repeats = params.repetition_penalty != 1
+        self._counts = repeats or bool(params.presence_penalty or params.frequency_penalty)
+        self._places: dict[int, int] = {}
+        self._entries = np.zeros(64, dtype=ENTRY)
+        for token, bias in params.logit_bias or ():
+            place = self._place(token)
+            self._entries["bias"][place] = bias
+        for token in np.unique(prompt).tolist() if repeats else ():
+            place = self._place(token)
+            self._entries["in_prompt"][place] = True
+
+    def _place(self, token: int) -> int:
+        """Where the token's entry is, in an array that may be a new one now."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._entries):
+            self._entries = np.concatenate([self._entries, np.zeros_like(self._entries)])
+        self._entries["token"][place] = token
+        return place
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Take in tokens that were given out. Amortised O(len(tokens))."""
+        self._emitted += len(tokens)
+        for token in tokens if self._counts else ():
+            place = self._place(token)
+            self._entries["count"][place] += 1
+
+    def at(self, draft: Draft) -> NodeEdits | None:
+        """The edits after the newest token and after each candidate; None if there are none."""
+        masks_NW = self._masks_at(draft)
+        known, candidates = len(self._places), draft.tokens if self._counts else ()
+        places = {t: known + i for i, t in enumerate({*candidates} - self._places.keys())}
+        if masks_NW is None and known + len(places) == 0:
+            return None
+        entries_E = np.zeros(known + len(places), dtype=ENTRY)
+        entries_E[:known] = self._entries[:known]
+        entries_E["token"][known:] = [*places]
+        counts_NE = np.tile(entries_E["count"], (1 + len(draft.tokens), 1))
+        for node, token in enumerate(candidates):
+            parent = draft.parents[node] if draft.parents else node - 1
+            counts_NE[node + 1] = counts_NE[parent + 1]
+            counts_NE[node + 1, self._places.get(token, places.get(token))] += 1
+        return NodeEdits(entries_E, counts_NE, masks_NW)
+
+    def _masks_at(self, draft: Draft) -> Words | None:
+        if not self._masks and self._emitted >= self._min_tokens:
+            return None
+        emitted_N = self._emitted + np.array([0, *draft.depths()])
+        masks_NW = np.tile(self._mask_W, (len(emitted_N), 1))
+        masks_NW[emitted_N < self._min_tokens] &= self._going_on_W
+        return masks_NW
+
+
+def mask_of(tokens: Collection[int], vocab_size: int) -> Words:
+    """The mask that allows these tokens alone. [W]"""
+    bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.bool_)
+    bits[list(tokens)] = True
+    return np.packbits(bits, bitorder="little").view("<i4")
+
+
+def edited_rows(
+    logits_NV: Tensor, params: Sequence[SamplingParams], edits: Mapping[int, NodeEdits]
+) -> tuple[list[int], Tensor]:
+    """The rows that have edits, and their edited logits [M, V] in fp32 or wider.
+
+    edits[i] are those of the rows from i on; params[i] are the parameters of row i.
+    """
+    rows = [first + n for first, edit in edits.items() for n in range(len(edit.counts_NE))]
+    dtype = torch.promote_types(logits_NV.dtype, torch.float32)
+    logits_MV = logits_NV[rows].to(dtype)
+    _shift(logits_MV, [params[row] for row in rows], list(edits.values()))
+    _mask(logits_MV, list(edits.values()))
+    return rows, logits_MV
+
+
+def _shift(logits_MV: Tensor, params: Sequence[SamplingParams], edits: Sequence[NodeEdits]) -> None:
+    """Repetition (Keskar et al., CTRL, 2019, section 4.1), frequency, presence (OpenAI), bias."""
+
+    def flat(parts: list[NDArray[Any]]) -> Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(logits_MV.device)
+
+    def spread(name: str) -> Tensor:
+        return flat([np.tile(edit.entries_E[name], len(edit.counts_NE)) for edit in edits])
+
+    lengths = [len(edit.entries_E) for edit in edits for _ in edit.counts_NE]
+    rows_X, tokens_X = flat([np.repeat(np.arange(len(lengths)), lengths)]), spread("token")
+    counts_X = flat([edit.counts_NE.reshape(-1) for edit in edits])
+    factors = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in params]
+    of_row_M3 = torch.tensor(factors, dtype=logits_MV.dtype, device=logits_MV.device)
+    repetition_X, frequency_X, presence_X = of_row_M3[rows_X].unbind(-1)
+    values_X = logits_MV[rows_X, tokens_X]
+    penalised_X = torch.where(values_X > 0, values_X / repetition_X, values_X * repetition_X)
+    values_X = torch.where((counts_X > 0) | spread("in_prompt"), penalised_X, values_X)
+    values_X -= frequency_X * counts_X + presence_X * (counts_X > 0)
+    logits_MV[rows_X, tokens_X] = values_X + spread("bias").to(logits_MV.dtype)
+
+
+def _mask(logits_MV: Tensor, edits: Sequence[NodeEdits]) -> None:
+    """-inf for every token that may not come."""
+    masked_M = [edit.masks_NW is not None for edit in edits for _ in edit.counts_NE]
+    rows = [row for row, masked in enumerate(masked_M) if masked]
+    if not rows:
+        return
+    words_RW = np.concatenate([edit.masks_NW for edit in edits if edit.masks_NW is not None])
+    bytes_RB = torch.from_numpy(words_RW.view(np.uint8)).to(logits_MV.device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=logits_MV.device)
+    bits_RV = (bytes_RB[:, :, None] >> shifts & 1).flatten(1)[:, : logits_MV.shape[-1]]
+    logits_MV[rows] = logits_MV[rows].masked_fill(bits_RV == 0, -torch.inf)
