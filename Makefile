@@ -21,10 +21,11 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Links that let a type checker find core/, driver/ and plugins/ under their installed names.
+# Links that let a type checker find core/, conf/, driver/ and plugins/ under their installed names.
 types:
 	@mkdir -p .types/interlock
 	@ln -sfn ../../core .types/interlock/core
+	@ln -sfn ../../conf .types/interlock/conf
 	@ln -sfn ../../driver .types/interlock/driver
 	@ln -sfn ../../plugins .types/interlock/plugins
 

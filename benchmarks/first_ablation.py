@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
-from interlock.core.hydra_edge import compose
 from interlock.driver.manifest import workload_hash
 from interlock.driver.metrics import summarize
 from interlock.driver.run import make_entries, serve

@@ -1,1 +1,1 @@
-"""The Hydra configuration: one group a seam, presets, and whole experiments."""
+"""The configuration by Hydra: presets, one group a seam, and how overrides are read."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.adapters import AdapterSet
 from interlock.core.attention import AttentionBackend
 from interlock.core.cache_spec import CacheLayout
@@ -18,7 +19,6 @@ from interlock.core.engine import Engine
 from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ConfigError
 from interlock.core.executor import Executor, ModelParts
-from interlock.core.hydra_edge import compose
 from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger

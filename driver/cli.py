@@ -13,7 +13,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from interlock.core import hydra_edge
+from interlock.conf import hydra_edge
 from interlock.core.errors import ConfigError, ContractError, InterlockError, RunFolderError
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text

@@ -117,7 +117,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 
 def built_in_page() -> str:
     """The page of Interlock's own components over the shipped models."""
-    from interlock.core.hydra_edge import compose
+    from interlock.conf.hydra_edge import compose
 
     registry = built_in_registry()
     base = compose((), registry)

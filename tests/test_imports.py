@@ -8,9 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CORE = sorted(ROOT.glob("core/**/*.py"))
+CONF = sorted(ROOT.glob("conf/**/*.py"))
 DRIVER = sorted(ROOT.glob("driver/**/*.py"))
 PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
-EDGE = {"core/hydra_edge.py", "driver/cli.py"}
+EDGE = {"conf/hydra_edge.py", "driver/cli.py"}
 IMPURE: dict[str, set[str] | None] = {
     "time": {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"},
     "random": None,
@@ -60,10 +61,19 @@ def is_impure(module: str, attribute: str) -> bool:
     return listed is None or attribute in listed
 
 
-@pytest.mark.parametrize("path", CORE, ids=name_of)
-def test_core_imports_neither_plugins_nor_the_driver(path):
+@pytest.mark.parametrize("path", CORE + CONF, ids=name_of)
+def test_core_and_configuration_import_neither_plugins_nor_the_driver(path):
     outside = ("interlock.plugins", "interlock.driver")
     assert not [name for name in imports_of(path) if name.startswith(outside)]
+
+
+def test_only_assembly_and_the_kit_read_overrides():
+    readers = [
+        name_of(path)
+        for path in CORE
+        if any(name.startswith("interlock.conf") for name in imports_of(path))
+    ]
+    assert [name for name in readers if "/testing/" not in name] == ["core/assemble.py"]
 
 
 @pytest.mark.parametrize("path", DRIVER, ids=name_of)
@@ -81,14 +91,14 @@ def test_plugins_import_core_and_their_own_group_only(path):
     assert not [name for name in ours if not name.startswith(allowed)]
 
 
-@pytest.mark.parametrize("path", CORE + DRIVER + PLUGINS, ids=name_of)
+@pytest.mark.parametrize("path", CORE + CONF + DRIVER + PLUGINS, ids=name_of)
 def test_the_configuration_system_stays_at_the_edge(path):
     if name_of(path) not in EDGE:
         edge = {"hydra", "omegaconf", "antlr4"}
         assert not [name for name in imports_of(path) if name.split(".")[0] in edge]
 
 
-@pytest.mark.parametrize("path", CORE + PLUGINS, ids=name_of)
+@pytest.mark.parametrize("path", CORE + CONF + PLUGINS, ids=name_of)
 def test_nothing_is_imported_by_its_folder_name(path):
     folders = {"core", "plugins", "conf", "models"}
     assert not [name for name in imports_of(path) if name.split(".")[0] in folders]

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import none_provided, none_required
 from interlock.core.engine import Engine
-from interlock.core.hydra_edge import compose
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.errors import ConfigError
-from interlock.core.hydra_edge import compose
 from interlock.core.model import AttentionSpec
 from interlock.core.testing.attention_oracle import Work
 from interlock.core.testing.attention_scene import Scene

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
+from interlock.conf.hydra_edge import compose, plan_overrides
+from interlock.conf.overrides import QUOTING
 from interlock.core.errors import ConfigError
-from interlock.core.hydra_edge import compose, plan_overrides
-from interlock.core.overrides import QUOTING
 from interlock.core.registry import load_registry
 from interlock.core.seams import SEAMS
 from interlock.core.settings import EngineConfig, flat_settings, to_plain

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext, Component
 from interlock.core.engine import Engine
-from interlock.core.hydra_edge import compose
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestId, RequestRecord, SamplingParams
 from interlock.core.settings import Choice, EngineConfig

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.capabilities import CarriesTokens
 from interlock.core.component import BuildContext
-from interlock.core.hydra_edge import compose
 from interlock.core.registry import load_registry
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.testing.tiny import write_byte_tokenizer

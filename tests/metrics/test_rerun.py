@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.errors import ConfigError, InterlockError
-from interlock.core.hydra_edge import compose
 from interlock.driver.run import run
 
 SMALL = [

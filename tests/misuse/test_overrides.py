@@ -2,8 +2,8 @@
 
 import pytest
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.errors import ConfigError
-from interlock.core.hydra_edge import compose
 from tests.misuse.conftest import SHORT
 
 

@@ -24,10 +24,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]  # a dependency of Hydra, without stubs
 
+from interlock.conf.overrides import Plan, Setting, Vocabulary, apply_values, quoted
+from interlock.conf.presets import find_presets
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
-from interlock.core.overrides import Plan, Setting, Vocabulary, apply_values, quoted
-from interlock.core.presets import find_presets
 from interlock.core.read_config import default_options, read_config
 from interlock.core.registry import Registry, load_registry
 from interlock.core.seams import SEAMS

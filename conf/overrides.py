@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from interlock.conf.presets import Preset
 from interlock.core.closest import unknown_name
-from interlock.core.presets import Preset
 from interlock.core.registry import Registry
 from interlock.core.seams import SEAMS
 
