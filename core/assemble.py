@@ -92,6 +92,7 @@ class _Builder:
             dtype=self.dtype,
             page_size=config.cache.page_size,
             seed=config.seed,
+            numerics=config.numerics,
         )
 
     def _max_model_len(self) -> int:
@@ -216,7 +217,9 @@ class _Builder:
 
     def _decoder(self) -> Decoder:
         families = list(self.registry.families.values())
-        placement = Placement(self.dtype, self.device, adapters=self.adapters)
+        placement = Placement(
+            self.dtype, self.device, adapters=self.adapters, numerics=self.config.numerics
+        )
         return load_decoder(self.resolution.model, families, placement)
 
     def _model_parts(

@@ -125,6 +125,10 @@ def load_decoder(
         raise ConfigError(
             f"adapters={list(placement.adapters.names)}: model family {family.name!r} serves none"
         )
+    if getattr(decoder, "numerics", "fast") != placement.numerics:
+        raise ConfigError(
+            f"numerics={placement.numerics}: the decoder of model family {family.name!r} is not"
+        )
     if not weights.finished:
         raise ContractError(f"model family {family.name!r} did not call WeightSource.finish")
     return decoder

@@ -1,9 +1,11 @@
 """What a model requires of a composition, whatever the components are called."""
 
 from interlock.core.capabilities import (
+    BatchInvariant,
     Capability,
     Composition,
     Requirement,
+    RunsModel,
     ServesAttention,
     ServesSinks,
     ServesSoftCaps,
@@ -33,6 +35,19 @@ def model_requirements(model: ModelDescription) -> list[Requirement]:
         what = f"{count} of {model.num_layers} layers have attention sinks (one a query head)"
         wanted.append((ServesSinks(), what))
     return [_served(model, capability, what) for capability, what in wanted]
+
+
+def numerics_requirement(composition: Composition) -> str | None:
+    """Batch-invariant numerics need an attention backend that has them, in one process."""
+    if composition.settings.get("numerics") != "batch_invariant":
+        return None
+    if not composition.has(RunsModel()):
+        chosen = composition.chosen["executor"][0]
+        return f"executor={chosen} computes no numbers that numerics=batch_invariant could fix"
+    if not composition.has(BatchInvariant()):
+        chosen = composition.chosen["attention"][0]
+        return f"attention={chosen} has none: a row's bits depend on its batch"
+    return None
 
 
 def _served(model: ModelDescription, capability: Capability, what: str) -> Requirement:

@@ -59,12 +59,17 @@ ALONE = Alone()
 
 @dataclass(frozen=True)
 class Placement:
-    """How a decoder is built: `dtype` of its parameters, device, ranks that share it, adapters."""
+    """How a decoder is built: `dtype` of its parameters, device, ranks that share it, adapters.
+
+    `numerics` "batch_invariant" asks for a decoder whose rows' bits depend on their tokens alone;
+    the decoder confirms it by an attribute of this name.
+    """
 
     dtype: "torch.dtype"
     device: "torch.device"
     ranks: Ranks = ALONE
     adapters: AdapterSet = NO_ADAPTERS
+    numerics: str = "fast"
 
 
 class ParallelStrategy(ABC):

@@ -10,6 +10,7 @@ from interlock.core.options import option, plain
 from interlock.core.request import SamplingParams
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+NUMERICS = ("fast", "batch_invariant")
 MAX_PAGE_SIZE = 512
 MAX_THREADS = 1024
 """Torch ends the process when the system gives it fewer threads than it was promised."""
@@ -76,6 +77,11 @@ class EngineConfig:
 
     model: str = option(AUTO, "name of a shipped model, a model directory, or auto")
     dtype: str = option(AUTO, f"{', '.join(DTYPES)} (auto: float32 on a CPU, else the model's)")
+    numerics: str = option(
+        NUMERICS[0],
+        "fast, or batch_invariant: a row's bits depend on its tokens alone, whatever its batch, "
+        "chunks, cache hits and drafts; slower",
+    )
     device: str = option("cpu", "cpu, cuda or cuda:N")
     seed: int = option(0, "every random choice of the run derives from it")
     threads: int | None = option(None, "CPU threads of torch; null: torch's default")
@@ -99,6 +105,8 @@ class EngineConfig:
         found += [*self.limits.problems(), *self.cache.problems(), *self.scheduler.problems()]
         if self.dtype not in DTYPES:
             found.append(f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if self.numerics not in NUMERICS:
+            found.append(f"numerics={self.numerics!r} is not one of {', '.join(NUMERICS)}")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             found.append(f"device={self.device!r} is not cpu, cuda or cuda:N")
         if not 0 <= self.seed < 2**63:

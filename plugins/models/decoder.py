@@ -130,8 +130,9 @@ class CausalDecoder:
             "model.norm", hidden, architecture.norm_eps, architecture.norms.offset
         )
         self.head = VocabularyTable(
-            _head(load, architecture, embedding_VE, vocab), vocab, load.ranks
+            _head(load, architecture, embedding_VE, vocab), vocab, load.ranks, load.rows
         )
+        self.rows = load.rows
         weights.finish(ignore=(*architecture.unused, ROTARY_BUFFERS))
         load.lora.finish()
         spec = description.attention[0]
@@ -148,6 +149,11 @@ class CausalDecoder:
         }
         ropes = architecture.ropes
         self.rope_of = ropes if len(ropes) > 1 else ropes * description.num_layers
+
+    @property
+    def numerics(self) -> str:
+        """See `Placement.numerics`."""
+        return self.rows.numerics
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """Final-norm features [T, E], calling `attend` once per layer in layer order."""
@@ -166,7 +172,7 @@ class CausalDecoder:
         """[T, vocab_size] in the model's dtype."""
         logits_TV = self.head.logits(features_TE)
         cap = self.architecture.logit_softcap
-        return logits_TV if cap is None else torch.tanh(logits_TV / cap) * cap
+        return logits_TV if cap is None else self.rows.apply(torch.tanh, logits_TV / cap) * cap
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         """The tokens' rows of the embedding matrix [T, E], not scaled."""

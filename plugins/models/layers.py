@@ -14,6 +14,7 @@ from torch.nn import functional
 from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.weights import WeightSource
 from interlock.plugins.models.lora import Lora, LowRank, Terms
+from interlock.plugins.models.row_tiles import FAST, Rows, rows_of
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 """(gate, up) -> what the down projection reads, all [..., F]."""
@@ -54,12 +55,16 @@ def whole(total: int) -> Share:
 class RMSNorm:
     """x / rms(x) * weight, computed in fp32 or the wider model dtype (arXiv 1910.07467)."""
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
+    def __init__(self, weight: Tensor, eps: float, rows: Rows = FAST) -> None:
         self.weight = weight
         self.eps = eps
+        self.rows = rows
 
     def __call__(self, x: Tensor) -> Tensor:
         """Same shape and dtype as `x`, normalised over the last axis."""
+        return self.rows.apply(self._normalised, x)
+
+    def _normalised(self, x: Tensor) -> Tensor:
         wide = x.to(self.weight.dtype)
         return functional.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
 
@@ -88,20 +93,22 @@ class Linear:
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, join: Ranks = ALONE, terms: Terms | None = None
-    ) -> None:
+        self, weight: Tensor, bias: Tensor | None, join: Ranks = ALONE,
+        terms: Terms | None = None, rows: Rows = FAST,
+    ) -> None:  # fmt: skip
         self.weight = weight
         self.bias = bias
         self.join = join
         self.terms = terms
+        self.rows = rows
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, inputs] -> [T, outputs]."""
         if self.join.size == 1 and self.terms is None:
-            return functional.linear(x_TE, self.weight, self.bias)
-        y_TF = functional.linear(x_TE, self.weight)
+            return self.rows.linear(x_TE, self.weight, self.bias)
+        y_TF = self.rows.linear(x_TE, self.weight)
         if self.terms is not None:
-            self.terms.add(x_TE, y_TF)
+            self.terms.add(x_TE, y_TF, self.rows)
         y_TF = self.join.sum(y_TF)
         return y_TF if self.bias is None else y_TF + self.bias
 
@@ -121,6 +128,7 @@ class Loader:
         self.dtype = placement.dtype
         self.device = placement.device
         self.ranks = placement.ranks
+        self.rows = rows_of(placement.numerics)
         self.lora = Lora(placement.adapters)
         self.wide = torch.promote_types(placement.dtype, torch.float32)
 
@@ -145,13 +153,13 @@ class Loader:
     def norm(self, prefix: str, size: int, eps: float, offset: float = 0.0) -> RMSNorm:
         """The norm whose weight is `prefix`.weight + `offset`."""
         weight = self.wide_tensor(f"{prefix}.weight", (size,))
-        return RMSNorm(weight + offset if offset else weight, eps)
+        return RMSNorm(weight + offset if offset else weight, eps, self.rows)
 
     def split_norm(self, prefix: str, share: Share, eps: float) -> RMSNorm | SplitRMSNorm:
         """The norm over an axis of which this rank has a share."""
         weight = self.wide_tensor(f"{prefix}.weight", (share.total,), (share.slice,))
         if share.size == share.total:
-            return RMSNorm(weight, eps)
+            return RMSNorm(weight, eps, self.rows)
         copies = share.size * self.ranks.size // share.total
         return SplitRMSNorm(weight, eps, share.total, copies, self.ranks)
 
@@ -198,7 +206,7 @@ class Loader:
         terms = self._terms(outputs, inputs)
         named = {name: biased or self.weights.has(f"{name}.bias") for name in outputs}
         if not any(named.values()):
-            return Linear(weight, None, join, terms)
+            return Linear(weight, None, join, terms, self.rows)
         biases = [
             self.tensor(f"{name}.bias", (rows.total,), (rows.slice,))
             if named[name]
@@ -207,7 +215,7 @@ class Loader:
         ]
         if not joined and self.ranks.rank > 0:
             biases = [torch.zeros_like(bias) for bias in biases]  # the caller's sum has it once
-        return Linear(weight, torch.cat(biases), join, terms)
+        return Linear(weight, torch.cat(biases), join, terms, self.rows)
 
     def _terms(self, outputs: Mapping[str, Share], inputs: Share) -> Terms | None:
         found: dict[int, list[LowRank]] = {}
@@ -241,7 +249,8 @@ class Loader:
 class VocabularyTable:
     """Embedding and output matrix; each rank has some rows of both."""
 
-    def __init__(self, rows_VE: Tensor, vocab_size: int, ranks: Ranks) -> None:
+    def __init__(self, rows_VE: Tensor, vocab_size: int, ranks: Ranks, rows: Rows = FAST) -> None:
+        self._rows = rows
         self.rows_VE = rows_VE
         self.vocab_size = vocab_size
         self.ranks = ranks
@@ -260,7 +269,7 @@ class VocabularyTable:
 
     def logits(self, features_TE: Tensor) -> Tensor:
         """Products with every row [T, vocab_size]."""
-        logits_TV = functional.linear(features_TE, self.rows_VE)
+        logits_TV = self._rows.linear(features_TE, self.rows_VE)
         if self.ranks.size == 1:
             return logits_TV
         padded_TV = functional.pad(logits_TV, (0, self._each - logits_TV.shape[1]))
@@ -278,4 +287,4 @@ class GatedMLP:
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]."""
         gate_TF, up_TF = self.gate_up(x_TE).chunk(2, dim=-1)
-        return self.down(self.gating(gate_TF, up_TF))
+        return self.down(self.down.rows.apply(self.gating, gate_TF, up_TF))

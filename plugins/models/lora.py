@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from interlock.core.adapters import FILES, AdapterSet
 from interlock.core.errors import CheckpointError
 from interlock.core.model_files import HuggingFaceDirectory
 from interlock.core.weights import SafetensorsDirectory
 from interlock.plugins.models.fields import Fields
+from interlock.plugins.models.row_tiles import Rows
 
 ROOT = "base_model.model."
 PLAIN: dict[str, Any] = {
@@ -123,12 +123,12 @@ class Terms:
         self._adapters = adapters
         self._of = dict(of)
 
-    def add(self, x_TE: Tensor, y_TF: Tensor) -> None:
+    def add(self, x_TE: Tensor, y_TF: Tensor, rows: Rows) -> None:
         """Add each token's terms to `y_TF` in place."""
         for number, token_N in self._adapters.active:
             for low in self._of.get(number, ()):
-                low_NR = functional.linear(x_TE[token_N], low.a_RE)
-                y_TF[token_N, low.outputs] += functional.linear(low_NR, low.b_FR)
+                low_NR = rows.linear(x_TE[token_N], low.a_RE)
+                y_TF[token_N, low.outputs] += rows.linear(low_NR, low.b_FR)
 
     def reorder(self, order: Tensor) -> None:
         """Follow a permutation of the layer's outputs; each term covers all of them."""

@@ -96,7 +96,9 @@ class MoeMLP:
     def _shared(self, x_TE: Tensor) -> Tensor:
         assert self.shared is not None
         out_TE = self.shared(x_TE)
-        return out_TE if self.shared_gate is None else self.shared_gate(x_TE).sigmoid() * out_TE
+        if self.shared_gate is None:
+            return out_TE
+        return self.shared_gate.rows.apply(torch.sigmoid, self.shared_gate(x_TE)) * out_TE
 
 
 def _one_by_one(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, GatedMLP]:
@@ -130,8 +132,10 @@ def _fused(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, G
         up_bias_XF = None if up_bias_XF is None else _gates_first(up_bias_XF)
     return {
         mine.start + at: GatedMLP(
-            Linear(up_XFE[at], None if up_bias_XF is None else up_bias_XF[at]),
-            Linear(down_XEF[at], None if down_bias_XE is None else down_bias_XE[at]),
+            Linear(up_XFE[at], None if up_bias_XF is None else up_bias_XF[at], rows=load.rows),
+            Linear(
+                down_XEF[at], None if down_bias_XE is None else down_bias_XE[at], rows=load.rows
+            ),
             spec.gating,
         )
         for at in range(mine.size)

@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from interlock.plugins.models.layers import Loader
 
@@ -50,6 +49,7 @@ class Router:
         self, load: Loader, prefix: str, correction: str, hidden: int, spec: RouterSpec
     ) -> None:
         self.spec = spec
+        self.rows = load.rows
         experts = (spec.experts,)
         self.weight_XE = load.wide_tensor(f"{prefix}.weight", (spec.experts, hidden))
         self.bias_X = load.wide_tensor(f"{prefix}.bias", experts) if spec.biased else None
@@ -57,13 +57,17 @@ class Router:
 
     def __call__(self, x_TE: Tensor) -> tuple[Tensor, Tensor]:
         """(experts [T, J], weights [T, J])."""
-        scores_TX = self.scores(x_TE)
+        wide_TE = x_TE.to(self.weight_XE.dtype)
+        logits_TX = self.rows.linear(wide_TE, self.weight_XE, self.bias_X)
+        return self.rows.apply(self._choice, logits_TX)
+
+    def _choice(self, logits_TX: Tensor) -> tuple[Tensor, Tensor]:
+        scores_TX = self.scores(logits_TX)
         experts_TJ = _first_best(self.ranking(scores_TX), self.spec.chosen)
         return experts_TJ, self.weights(scores_TX, experts_TJ)
 
-    def scores(self, x_TE: Tensor) -> Tensor:
+    def scores(self, logits_TX: Tensor) -> Tensor:
         """What experts are ranked and weighed by [T, X], before any correction."""
-        logits_TX = functional.linear(x_TE.to(self.weight_XE.dtype), self.weight_XE, self.bias_X)
         if self.spec.scoring == "softmax":
             return logits_TX.softmax(dim=-1)
         return logits_TX.sigmoid() if self.spec.scoring == "sigmoid" else logits_TX
