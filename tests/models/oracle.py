@@ -356,10 +356,14 @@ def redraw(model: Any, seed: int) -> None:
 
 
 def write_oracle(
-    directory: Path, name: str, shard_size: str = "1GB", new_tokens: int = 32
+    directory: Path, name: str, shard_size: str = "1GB", new_tokens: int = 32, **fields: Any
 ) -> Oracle:
-    """Save the model of this shape, and continue a random prompt of 33 tokens greedily."""
-    model = random_model(name)
+    """Save the model of this shape, and continue a random prompt of 33 tokens greedily.
+
+    `fields` change the shape's config.
+    """
+    kind, own = SHAPES[name]
+    model = random_model_of(kind, {**own, **fields})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.save_pretrained(directory, max_shard_size=shard_size)
