@@ -43,7 +43,7 @@ class GGUFModel(ModelFiles):
         elif name == "generation_config.json":
             values = self._tokenizer.generation()
         elif name == "chat_template.jinja":
-            return self._file.metadata.get("tokenizer.chat_template")
+            return self._tokenizer.chat_template()
         elif self._tokenizer.present and name == "tokenizer.json":
             return str(self._tokenizer.tokenizer().to_str())
         elif self._tokenizer.present and name == "tokenizer_config.json":

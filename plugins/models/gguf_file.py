@@ -75,8 +75,9 @@ def read_gguf(path: Path) -> GGUFFile:
     parts = file.metadata.get("split.count", 0)
     if isinstance(parts, int) and parts > 1:
         raise CheckpointError(
-            f"{path}: part {file.metadata.get('split.no', 0) + 1} of a model split into {parts} "
-            "files, which is not read; join them with `llama-gguf-split --merge`"
+            f"{path}: part of a model split into {parts} files (split.no="
+            f"{file.metadata.get('split.no')}), which is not read; join them with "
+            "`llama-gguf-split --merge`"
         )
     return file
 

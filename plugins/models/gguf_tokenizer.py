@@ -100,8 +100,8 @@ class GGUFTokenizer:
         self.title = title
         self.metadata = metadata
         self.model = self._get("model", "none")
-        self.tokens: Sequence[str] = self._get("tokens", [])
-        self.kinds: Sequence[int] = self._get("token_type", [Kind.NORMAL] * len(self.tokens))
+        self.tokens: Sequence[str] = self._list("tokens", str)
+        self.kinds: Sequence[int] = self._list("token_type", int, [Kind.NORMAL] * len(self.tokens))
         self.present = self.model not in ("none", "no_vocab")
         if len(self.kinds) != len(self.tokens):
             raise self._error(f"{len(self.tokens)} tokens have {len(self.kinds)} token_type")
@@ -129,6 +129,13 @@ class GGUFTokenizer:
             **{key: text for key, text in texts.items() if text is not None},
         }
 
+    def chat_template(self) -> str | None:
+        """chat_template.jinja."""
+        template = self.metadata.get("tokenizer.chat_template")
+        if not isinstance(template, str | None):
+            raise self._error(f"tokenizer.chat_template={template!r:.80} is no text")
+        return template
+
     def generation(self) -> dict[str, Any]:
         """generation_config.json: begin, padding, and every token that ends an output.
 
@@ -155,7 +162,7 @@ class GGUFTokenizer:
                 + "; without it, ids would differ from those that the model was trained on"
             )
         splitting = SPLITTINGS[name]
-        stated: list[str] = self._get("merges", [])
+        stated: list[str] = self._list("merges", str)
         merges = [(left, right) for left, _, right in (m.partition(" ") for m in stated)]
         tokenizer = self._bpe(merges, ignore_merges=splitting.whole_words)
         if splitting.composed:
@@ -170,7 +177,7 @@ class GGUFTokenizer:
         return tokenizer
 
     def _sentencepiece(self) -> Tokenizer:
-        scores = self._get("scores", [])
+        scores = self._list("scores", float)
         if len(scores) != len(self.tokens):
             raise self._error(f"{len(self.tokens)} tokens have {len(scores)} scores")
         tokenizer = self._bpe(
@@ -231,6 +238,12 @@ class GGUFTokenizer:
 
     def _get(self, name: str, default: Any = None) -> Any:
         return self.metadata.get(KEY + name, default)
+
+    def _list(self, name: str, kind: type, default: Sequence[Any] = ()) -> list[Any]:
+        value = self._get(name, list(default))
+        if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+            raise self._error(f"{KEY}{name} is not a list of {kind.__name__}")
+        return value
 
     def _error(self, problem: str) -> CheckpointError:
         return CheckpointError(f"{self.title}: {problem}")

@@ -5,13 +5,30 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from interlock.core.assemble import assemble
-from interlock.core.errors import InterlockError
+from interlock.core.checkpoint import describe_model, find_model
+from interlock.core.errors import CheckpointError, InterlockError
+from interlock.core.text import load_codec
+from interlock.plugins.models import model_families, model_formats
+from interlock.plugins.models.gguf_file import read_gguf
+from tests.models.bpe_oracle import byte_symbols
 from tests.models.gguf_files import write_gguf
 from tests.models.oracle import BASE, random_model_of
 
 MODEL = random_model_of("Llama", BASE)
+TOKENIZER = {
+    "ggml.model": "gpt2",
+    "ggml.pre": "gpt-2",
+    "ggml.tokens": [*byte_symbols()[:126], "ab", "<|im_end|>"],
+    "ggml.token_type": [1] * 127 + [3],
+    "ggml.merges": ["a b"],
+    "ggml.eos_token_id": 127,
+    "ggml.add_bos_token": False,
+    "chat_template": "{{ messages[0].content }}",
+}
 NO_ROOM = 2**62
 
 
@@ -107,7 +124,7 @@ WRONG = {
     ),
     "one part of several": (
         written(general={"split.count": 3, "split.no": 1}),
-        "part 2 of a model split into 3 files.*llama-gguf-split --merge",
+        "part of a model split into 3 files .split.no=1.*llama-gguf-split --merge",
     ),
     "no layers stated": (written(extra={"block_count": None}), "llama.block_count is missing"),
     "no layers at all": (written(extra={"block_count": 0}), "num_hidden_layers=0 is not"),
@@ -167,6 +184,44 @@ def test_a_wrong_file_is_named_with_what_is_wrong(name, tmp_path):
     make(path)
     with pytest.raises(InterlockError, match=f"(?s)broken.gguf.*{reason}"):
         assemble([f"model={path}", "cache.num_pages=8"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "whole.gguf"
+    write_gguf(path, MODEL, tokenizer=TOKENIZER)
+    return path
+
+
+def read_all(path):
+    files = find_model(str(path), model_formats())
+    source = files.weights()
+    assert all(source.shape(name) for name in source.names())
+    return describe_model(files, model_families()), load_codec(files)
+
+
+def test_the_whole_file_is_a_model_with_text(whole):
+    description, codec = read_all(whole)
+    assert description.eos_token_ids == (127,)
+    assert codec.encode_chat([{"role": "user", "content": "ab!"}]) == [126, ord("!")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(8, 2**16), st.integers(0, 255)), min_size=1, max_size=4))
+def test_changed_bytes_of_the_head_end_in_a_refusal_or_a_model(whole, changes):
+    data = bytearray(whole.read_bytes())
+    head_bytes = read_gguf(whole).data_start
+    for place, byte in changes:
+        data[place % head_bytes] = byte
+    changed = whole.with_name("changed.gguf")
+    changed.write_bytes(data)
+    try:
+        read_all(changed)
+    except CheckpointError as error:
+        message = str(error)
+    else:
+        return
+    assert "changed.gguf" in message
 
 
 def test_without_the_package_the_error_names_the_extra(tmp_path, monkeypatch):
