@@ -26,9 +26,9 @@ from yaml import YAMLError  # type: ignore[import-untyped]  # a dependency of Hy
 
 from interlock.conf.overrides import Plan, Setting, Vocabulary, apply_values, quoted
 from interlock.conf.presets import find_presets
+from interlock.conf.read_config import default_options, read_config
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
-from interlock.core.read_config import default_options, read_config
 from interlock.core.registry import Registry, load_registry
 from interlock.core.seams import SEAMS
 from interlock.core.settings import EngineConfig

@@ -5,9 +5,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from interlock.conf.decode import describe
 from interlock.conf.overrides import QUOTING
 from interlock.conf.presets import find_presets
-from interlock.core.options import describe, plain
+from interlock.core.options import plain
 from interlock.core.registry import Registry
 from interlock.core.seams import SEAMS
 from interlock.core.settings import AUTO, EngineConfig

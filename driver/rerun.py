@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interlock.conf.read_config import read_config
 from interlock.core.batch import StepDecision
 from interlock.core.clock import ReplayClock
 from interlock.core.errors import ConfigError, InterlockError, RunFolderError
-from interlock.core.read_config import read_config
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from interlock.conf.decode import decode
 from interlock.core.capabilities import Composition, KeepsPages, SharesPages
 from interlock.core.component import BuildContext, Component
 from interlock.core.model import ModelDescription
-from interlock.core.options import decode
 from interlock.plugins.cache import components
 from interlock.plugins.cache.block_hash import BlockHashIndex, crc32_key
 

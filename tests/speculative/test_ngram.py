@@ -3,11 +3,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from interlock.conf.decode import decode
 from interlock.core.batch import NO_DRAFT
 from interlock.core.capabilities import CarriesTokens, Composition, SimulatesDrafts
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
-from interlock.core.options import decode
 from interlock.core.testing.drafter_contract import TokenDrafterContract
 from interlock.plugins.speculative import NgramConfig, NoneConfig, components
 from interlock.plugins.speculative.ngram import NgramDrafter

@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from interlock.conf.decode import decode
 from interlock.core.closest import unknown_name
-from interlock.core.options import decode, defaults_of
+from interlock.core.options import defaults_of
 from interlock.core.registry import Registry
 from interlock.core.seams import SEAMS, Seam, children_of
 from interlock.core.settings import AUTO, Choice, EngineConfig
