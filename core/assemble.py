@@ -1,34 +1,28 @@
 """From overrides to an engine: compose, resolve, build every part, wire them together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
 from interlock.conf.hydra_edge import compose
-from interlock.core.adapters import AdapterSet
-from interlock.core.attention import AttentionBackend
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import MakesText, RunsModel, ServesAttention
-from interlock.core.checkpoint import load_decoder
+from interlock.core.capabilities import MakesText, RunsModel
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
-from interlock.core.drafter import Drafter, FeatureDrafter, TokenDrafter
+from interlock.core.drafter import Drafter, TokenDrafter
 from interlock.core.engine import Engine
 from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ConfigError
-from interlock.core.executor import Executor, ModelParts
+from interlock.core.executor import Executor
 from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
-from interlock.core.model import AttentionForm, Decoder, ModelDescription
-from interlock.core.parallel import Placement
-from interlock.core.planes import Planes, torch_dtype
+from interlock.core.parallel import ParallelStrategy, Ranks
 from interlock.core.planner import DraftRules
-from interlock.core.pool_size import pool_size
 from interlock.core.queues import Policies
-from interlock.core.registry import Chosen, Registry, load_registry
+from interlock.core.rank import Leader, Rank
+from interlock.core.registry import Registry, load_registry
 from interlock.core.request_features import lacking
 from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig
@@ -67,38 +61,36 @@ def build_engine(
     if config.strict_plugins:
         registry.require_all_plugins()
     resolution = resolve(config, registry, describe_models(config, registry)).require()
-    return _Builder(config, registry, resolution).engine(clock)
+    strategy: ParallelStrategy = resolution.build("parallel", BuildContext(resolution.model))
+    try:
+        ranks = strategy.start(torch.device(config.device))
+        return _Builder(config, registry, resolution, strategy, ranks).engine(clock)
+    except BaseException:
+        strategy.close(finished=False)
+        raise
 
 
-@dataclass
-class _Builder:
-    config: EngineConfig
-    registry: Registry
-    resolution: Resolution
-    classes: dict[str, type] = field(default_factory=dict)
+class _Builder(Rank):
+    """Rank 0: what every rank builds, and the engine around it."""
 
-    def __post_init__(self) -> None:
-        config, model = self.config, self.resolution.model
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        self.runs_model = RunsModel() in self.resolution.capabilities
-        self.device = torch.device(config.device)
-        self.dtype = torch_dtype(self.resolution.config.dtype)
-        self.max_len = self._max_model_len()
-        self.adapters = AdapterSet(config.adapters)
-        self.context = BuildContext(
-            model=model,
-            device=self.device,
-            dtype=self.dtype,
-            page_size=config.cache.page_size,
-            seed=config.seed,
-            numerics=config.numerics,
-        )
+    def __init__(
+        self,
+        config: EngineConfig,
+        registry: Registry,
+        resolution: Resolution,
+        strategy: ParallelStrategy,
+        ranks: Ranks,
+    ) -> None:
+        self.resolution, self.strategy = resolution, strategy
+        self.runs_model = RunsModel() in resolution.capabilities
+        config = replace(resolution.config, max_model_len=self._max_model_len(config))
+        super().__init__(config, resolution.model, registry, resolution.chosen, ranks)
+        self.classes["parallel"] = type(strategy)
 
-    def _max_model_len(self) -> int:
+    def _max_model_len(self, config: EngineConfig) -> int:
         model = self.resolution.model
         limit = model.max_positions if self.runs_model else SIMULATED_MAX_LEN
-        asked = self.config.max_model_len
+        asked = config.max_model_len
         if asked is None:
             return limit
         if self.runs_model and asked > limit:
@@ -108,31 +100,19 @@ class _Builder:
             )
         return asked
 
-    def build(self, seam: str, context: BuildContext | None = None) -> Any:
-        """The chosen component of a seam; its type was checked against the seam's interface."""
-        built = self.resolution.build(seam, context or self.context)
-        self.classes[seam] = type(built)
-        return built
-
     def engine(self, clock: Clock | None) -> Engine:
         """Everything, wired."""
-        self.build("parallel")
-        model = self.resolution.model
+        model = self.model
         drafter: Drafter | None = self.build("spec") if self.runs_model else None
-        backend: AttentionBackend | None = self.build("attention") if self.runs_model else None
-        groups = [*backend.cache_groups(model.attention, 0)] if backend else []
-        groups += drafter.cache_groups() if drafter else ()
-        layout = CacheLayout.of(groups)
         codec = load_codec(model.files) if model.files else None
-        decoder = self._decoder() if backend else None  # before the pool takes what memory is left
-        pages = pool_size(self.config, layout, self.max_len, self.dtype, self.device)
+        parts, layout = None, CacheLayout.of(())
+        if self.runs_model:
+            self.ranks.from_first(self.config)
+            parts, pages = self.parts(drafter, self.build("spec/verifier"))
+            layout = parts.planes.layout
+        else:
+            pages = self.pages(layout)
         cache = self._cache(layout, pages)
-        parts = None
-        if backend is not None and decoder is not None:
-            planes = Planes(
-                layout, [pages] * len(layout.lifetimes), cache.page_size, self.dtype, self.device
-            )
-            parts = self._model_parts(decoder, backend, drafter, planes)
         executor: Executor = self.build("executor", replace(self.context, parts=parts))
         core = EngineCore(
             cache=cache,
@@ -144,6 +124,8 @@ class _Builder:
             executor=type(executor).__name__,
             verifier=type(parts.verifier if parts else executor).__name__,
         )
+        if self.ranks.size > 1:
+            executor = Leader(executor, self.ranks, self.strategy)
         return Engine(
             core=core,
             executor=executor,
@@ -154,6 +136,7 @@ class _Builder:
             planes=parts.planes if parts else None,
             dtype=self.dtype,
             classes=self.classes,
+            ranks=self.strategy.facts(),
         )
 
     def _cache(self, layout: CacheLayout, pages: int) -> KVCache:
@@ -214,51 +197,3 @@ class _Builder:
             codec=codec,
             limited_by=model.limited_by if self.max_len == model.max_positions else "",
         )
-
-    def _decoder(self) -> Decoder:
-        families = list(self.registry.families.values())
-        placement = Placement(
-            self.dtype, self.device, adapters=self.adapters, numerics=self.config.numerics
-        )
-        return load_decoder(self.resolution.model, families, placement)
-
-    def _model_parts(
-        self,
-        decoder: Decoder,
-        backend: AttentionBackend,
-        drafter: Drafter | None,
-        planes: Planes,
-    ) -> ModelParts:
-        feature_drafter = drafter if isinstance(drafter, FeatureDrafter) else None
-        return ModelParts(
-            decoder=decoder,
-            attention=backend,
-            planes=planes,
-            verifier=self.build("spec/verifier"),
-            drafter=feature_drafter,
-            draft_attention=self._draft_attention(backend, feature_drafter),
-            device=self.device,
-            adapters=self.adapters,
-        )
-
-    def _draft_attention(
-        self, backend: AttentionBackend, drafter: FeatureDrafter | None
-    ) -> AttentionBackend:
-        """The chosen backend if it serves the drafter's form, else an automatic one that does."""
-        model = self.resolution.model
-        if drafter is None or _serves(self.resolution.chosen["attention"], drafter.form, model):
-            return backend
-        for component in self.registry.automatic("attention"):
-            chosen = self.registry.chosen("attention", component.name)
-            if _serves(chosen, drafter.form, model):
-                built = chosen.build(self.context)
-                assert isinstance(built, AttentionBackend)
-                return built
-        raise ConfigError(
-            f"{self.resolution.chosen['spec'].key} has {drafter.form!r} attention layers, which "
-            "no installed attention component computes"
-        )
-
-
-def _serves(chosen: Chosen, form: AttentionForm, model: ModelDescription) -> bool:
-    return ServesAttention(form) in set(chosen.component.provides(chosen.config, model))

@@ -60,6 +60,23 @@ class RunsModel(Capability):
 
 
 @dataclass(frozen=True)
+class RunsOnRanks(Capability):
+    """The executor runs the same plan on every rank of a split model; rank 0 verifies."""
+
+
+@dataclass(frozen=True)
+class SplitsSums(Capability):
+    """Sums are formed by several ranks, in an order that is not fixed."""
+
+
+@dataclass(frozen=True)
+class UsesDevices(Capability):
+    """There is a device for each rank: on CUDA, cuda:0 to cuda:count - 1."""
+
+    count: int
+
+
+@dataclass(frozen=True)
 class SimulatesDrafts(Capability):
     """Drafts are made up and accepted at a configured rate; no drafter runs."""
 

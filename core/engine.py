@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,7 @@ class Engine:
         planes: Planes | None = None,
         observers: Sequence[Observer] = (),
         max_in_flight: int = 1,
+        ranks: Mapping[str, Any] | None = None,
     ) -> None:
         self.core = core
         self.executor = executor
@@ -50,6 +51,8 @@ class Engine:
         self.classes = classes
         self.dtype = dtype
         self.planes = planes
+        self.ranks = dict(ranks or {})
+        """Facts about the processes that share the model, for a manifest."""
         self.decisions: list[StepDecision] = []
         self._observers = tuple(observers)
         self._max_in_flight = max_in_flight

@@ -37,3 +37,7 @@ class ContractError(InterlockError):
 
 class RunFolderError(InterlockError):
     """A run folder cannot be written or read; names the file."""
+
+
+class RankError(InterlockError):
+    """A process that shares the model ended or stopped answering; names its rank and the cause."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from interlock.core.batch import StepPlan, StepResult
+from interlock.core.parallel import ALONE, Ranks
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +25,15 @@ class ModelParts:
     decoder: "Decoder"
     attention: "AttentionBackend"
     planes: "Planes"
-    verifier: "Verifier"
+    verifier: "Verifier | None"
+    """Rank 0's; the others follow its verdicts."""
     drafter: "FeatureDrafter | None"
     draft_attention: "AttentionBackend"
     """The backend for the drafter's own layers; the target's where it serves their form."""
     device: "torch.device"
     adapters: "AdapterSet"
+    ranks: Ranks = ALONE
+    """Those that share the model; all run the same plans."""
 
 
 class Executor(ABC):

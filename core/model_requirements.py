@@ -10,6 +10,7 @@ from interlock.core.capabilities import (
     ServesSinks,
     ServesSoftCaps,
     ServesWindows,
+    SplitsSums,
 )
 from interlock.core.model import ModelDescription
 
@@ -47,6 +48,12 @@ def numerics_requirement(composition: Composition) -> str | None:
     if not composition.has(BatchInvariant()):
         chosen = composition.chosen["attention"][0]
         return f"attention={chosen} has none: a row's bits depend on its batch"
+    if composition.has(SplitsSums()):
+        chosen = composition.chosen["parallel"][0]
+        return (
+            f"parallel={chosen} adds up what the ranks computed in an order that depends on how "
+            "many tokens a step has, and with it the bits of a row"
+        )
     return None
 
 

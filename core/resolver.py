@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from interlock.core.capabilities import Capability, Composition, Requirement
+from interlock.core.capabilities import Capability, Composition, Requirement, UsesDevices
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError, PluginError
 from interlock.core.model import ModelDescription
@@ -112,7 +112,9 @@ def resolve(
     result, not raised: see `Resolution.require`.
     """
     best = _best(config, registry, models)
-    problems = [*_device_problems(config.device, cuda_devices or _torch_cuda_devices)]
+    offered = best.composition().capabilities
+    ranks = next((c.count for c in offered if isinstance(c, UsesDevices)), 1)
+    problems = [*_device_problems(config.device, ranks, cuda_devices or _torch_cuda_devices)]
     found = best.problems()
     problems += [
         Problem(identity[0], reason, tuple(_remedies(identity, found, best, registry)))
@@ -122,7 +124,7 @@ def resolve(
         config=_resolved(config, best),
         chosen=best.chosen,
         model=best.model,
-        capabilities=best.composition().capabilities,
+        capabilities=offered,
         problems=tuple(problems),
     )
 
@@ -210,12 +212,15 @@ def _remedies(
                 yield f"dtype={dtype}"
 
 
-def _device_problems(device: str, cuda_devices: Callable[[], int]) -> Iterator[Problem]:
+def _device_problems(device: str, ranks: int, cuda_devices: Callable[[], int]) -> Iterator[Problem]:
     kind, _, index = device.partition(":")
     if kind != "cuda":
         return
     count = cuda_devices()
-    if int(index or 0) >= count:
+    if ranks > 1 and (index or ranks > count):
+        reason = f"{ranks} ranks use cuda:0 to cuda:{ranks - 1} (device=cuda); torch sees {count}"
+        yield Problem(f"device={device}", reason, ("device=cpu",))
+    elif int(index or 0) >= count:
         reason = f"torch sees {count} CUDA devices" + (f", 0 to {count - 1}" if count else "")
         remedies = ("device=cpu", *(f"device=cuda:{n}" for n in range(count)))
         yield Problem(f"device={device}", reason, remedies)

@@ -46,6 +46,7 @@ TESTED = {
     ("spec", "eagle"): "speculative.test_eagle_contract:TestEagle",
     ("spec/verifier", "target_only"): "speculative.test_target_only:TestTargetOnly",
     ("parallel", "none"): "parallel.test_parallel:TestNone",
+    ("parallel", "tensor"): "parallel.test_parallel:TestTensor",
     ("executor", "torch"): "executor.test_executors:TestTorch",
     ("executor", "fixed"): "executor.test_executors:TestFixed",
     ("workload", "chat"): "frontend.test_contracts:TestChat",

@@ -66,13 +66,13 @@ class Walk:
     def __init__(self, directory: Path, registry: Registry | None = None, seed: int = 0) -> None:
         torch.set_num_threads(1)
         self._known = Continuations()
-        self._registry = dataclasses.replace(registry or load_registry())
-        self._registry.components = dict(self._registry.components)
-        self._registry.origins = dict(self._registry.origins)
+        self.registry = dataclasses.replace(registry or load_registry())
+        self.registry.components = dict(self.registry.components)
+        self.registry.origins = dict(self.registry.origins)
         for name, tree in (("replay_chain", False), ("replay_tree", True)):
-            self._registry.components["spec", name] = replay_component(name, self._known, tree=tree)
-            self._registry.origins["spec", name] = self._registry.origins["spec", "none"]
-        families = list(self._registry.families.values())
+            self.registry.components["spec", name] = replay_component(name, self._known, tree=tree)
+            self.registry.origins["spec", name] = self.registry.origins["spec", "none"]
+        families = list(self.registry.families.values())
         self._bases: dict[str, EngineConfig] = {}
         self._models: dict[str, ModelDescription] = {}
         for kind in MODELS:
@@ -90,13 +90,13 @@ class Walk:
                 load_registry(),
             )
             self._bases[kind] = base
-            (self._models[kind],) = describe_models(base, self._registry)
+            (self._models[kind],) = describe_models(base, self.registry)
         self._solo: dict[tuple[str, Request], tuple[int, ...]] = {}
         self._refusals: dict[tuple[str, ...], list[str]] = {}
         self._telling = sorted(
             {
                 component.seam
-                for component in self._registry.components.values()
+                for component in self.registry.components.values()
                 if component.seam in SEAMS
                 and (component.provides, component.requires) != (none_provided, none_required)
             }
@@ -104,17 +104,20 @@ class Walk:
 
     def factors(self) -> dict[str, list[Any]]:
         """Every seam's choices (without `auto`), the models and the page sizes."""
-        names = {s: [n for n in self._registry.names(s) if n != AUTO] for s in SEAMS}
+        names = {s: [n for n in self.registry.names(s) if n != AUTO] for s in SEAMS}
         names["spec"] = [n for n in names["spec"] if n != "replay"]
         return {"model": list(MODELS), "page_size": list(PAGE_SIZES), **names}
 
     def config(self, cell: Mapping[str, Any]) -> EngineConfig:
-        """The configuration of a cell: a budget that chunks prompts, a pool that runs short."""
+        """The configuration of a cell: a budget that chunks prompts, a pool that runs short.
+
+        A cell may also choose `parallel`; the walk itself stays on one device.
+        """
         base = self._bases[cell["model"]]
         choices = dict(base.choices)
         for seam, name in cell.items():
-            if seam in SEAMS:
-                options = self._registry.components[seam, name].config
+            if seam in (*SEAMS, "parallel"):
+                options = self.registry.components[seam, name].config
                 choices[seam] = Choice(name, options(name=name))
         size = cell["page_size"]
         longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests(size))
@@ -136,7 +139,7 @@ class Walk:
         key = (cell["model"], *(cell[seam] for seam in self._telling))
         if key not in self._refusals:
             model = self._models[cell["model"]]
-            resolution = resolve(self.config(cell), self._registry, [model])
+            resolution = resolve(self.config(cell), self.registry, [model])
             self._refusals[key] = [problem.reason for problem in resolution.problems]
         return self._refusals[key]
 
@@ -148,9 +151,10 @@ class Walk:
             config = dataclasses.replace(
                 config, cache=dataclasses.replace(config.cache, num_pages=64)
             )
-            engine = build_engine(config, self._registry)
+            engine = build_engine(config, self.registry)
             engine.submit(dataclasses.replace(request, arrival_s=0.0))
             (record,) = [o.finished for o in engine.outputs() if o.finished]
+            engine.close()
             assert record.status is Status.FINISHED, record.error
             self._solo[key] = tuple(record.output_token_ids)
         return self._solo[key]
@@ -160,9 +164,12 @@ class Walk:
         kind, wanted = cell["model"], requests(cell["page_size"])
         expected = {r.index: self.solo(kind, r) for r in wanted}
         self._known.sequences = [(*r.prompt_token_ids, *expected[r.index]) for r in wanted]
-        engine = build_engine(self.config(cell), self._registry)
+        engine = build_engine(self.config(cell), self.registry)
         outcome = Outcome(dict(cell))
-        records = dict(_serve(engine, wanted))
+        try:
+            records = dict(_serve(engine, wanted))
+        finally:
+            engine.close()
         for request in wanted:
             record = records[request.index]
             tokens, right = tuple(record.output_token_ids), expected[request.index]

@@ -12,6 +12,7 @@ from interlock.core.capabilities import (
     Requirement,
     ReturnsLogprobs,
     RunsModel,
+    RunsOnRanks,
     SimulatesDrafts,
     TakesBlockIds,
     needs,
@@ -81,7 +82,7 @@ def components() -> list[Component]:
 
 
 def _torch_provides(_config: TorchConfig, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (RunsModel(), ReturnsLogprobs(), EditsLogits(), MakesText())
+    return (RunsModel(), RunsOnRanks(), ReturnsLogprobs(), EditsLogits(), MakesText())
 
 
 def _torch_requires(_config: TorchConfig, _model: ModelDescription | None) -> Iterable[Requirement]:

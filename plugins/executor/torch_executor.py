@@ -18,6 +18,7 @@ from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import Attend, Decoder
 from interlock.core.planes import Planes, attention_batch, make_attend, make_attention_batch
 from interlock.core.sampling import SampledRows
+from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
 
 
@@ -33,6 +34,7 @@ class TorchExecutor(Executor):
         self._draft_backend = parts.draft_attention
         self._device = parts.device
         self._adapters = parts.adapters
+        self._ranks = parts.ranks
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -52,19 +54,40 @@ class TorchExecutor(Executor):
         return StepResult(plan.step_id, rows)
 
     def _verify(self, plan: StepPlan, features_TE: Tensor) -> list[RowResult]:
-        """Draw and accept tokens for every row that wants logits.
+        """Tokens for every row that wants logits, decided on rank 0."""
+        wanted = _wanted(plan)
+        results = [RowResult() for _ in range(plan.batch.num_rows)]
+        if not wanted.rows:
+            return results
+        features_NE = features_TE[torch.tensor(wanted.flat, device=self._device)]
+        logits_NV = self._decoder.logits(features_NE)
+        if self._verifier is not None:
+            self._accept(self._verifier, plan, wanted, logits_NV, results)
+        if self._ranks.size == 1:
+            return results
+        mine = _bits(features_NE)
+        decided = [(r.tokens, r.kept_path, r.error) for r in results]
+        first, decided = self._ranks.from_first((mine, decided))
+        self._ranks.require_same(f"in step {plan.step_id} features of sum", mine, first)
+        if self._verifier is None:
+            return [RowResult(tokens, path, error=error) for tokens, path, error in decided]
+        return results
+
+    def _accept(
+        self,
+        verifier: Verifier,
+        plan: StepPlan,
+        wanted: "_Wanted",
+        logits_NV: Tensor,
+        results: list[RowResult],
+    ) -> None:
+        """Fill in the results of the rows that want logits.
 
         Unusable logits fail a request only where they stand at its newest token: those of a
         rejected candidate matter to nobody, and an accepted one with them becomes the newest token
         of the next step, as without drafts.
         """
         batch = plan.batch
-        wanted = _wanted(plan)
-        results = [RowResult() for _ in range(batch.num_rows)]
-        if not wanted.rows:
-            return results
-        index = torch.tensor(wanted.flat, device=self._device)
-        logits_NV = self._decoder.logits(features_TE[index])
         params = [plan.sampling[r].params for r in wanted.row_of]
         seeds = [plan.sampling[r].seed for r in wanted.row_of]
         positions = [int(batch.positions[t]) + 1 for t in wanted.flat]
@@ -72,7 +95,7 @@ class TorchExecutor(Executor):
         edits = {first: found for r, first in owned if (found := plan.sampling[r].edits)}
         laws = SampledRows(logits_NV, params, seeds, positions, edits)
         bad = laws.bad_rows()
-        verdicts = self._verifier.accept([batch.drafts[r] for r in wanted.rows], laws)
+        verdicts = verifier.accept([batch.drafts[r] for r in wanted.rows], laws)
         for r, verdict, first in zip(wanted.rows, verdicts, wanted.first, strict=True):
             drafted = batch.drafts[r].tokens
             nodes = [first, *(first + 1 + node for node in verdict.path)]
@@ -86,7 +109,6 @@ class TorchExecutor(Executor):
             top = params[first].logprobs
             if top is not None:
                 results[r].logprobs = tuple(laws.token_logprobs(nodes, tokens, top))
-        return results
 
     def _compact_trees(self, batch: Batch, rows: Sequence[RowResult]) -> None:
         """Move the rows of accepted tree nodes to where the committed tokens belong."""
@@ -127,7 +149,11 @@ class TorchExecutor(Executor):
             limits=tuple(limits),
         )
         context = _Context(self._decoder, self._draft_backend, self._planes, batch, self._device)
-        for result, draft in zip(rows, self.drafter.propose(draft_rows, context), strict=True):
+        drafts = self.drafter.propose(draft_rows, context)
+        if self._ranks.size > 1:
+            first = self._ranks.from_first(drafts)
+            self._ranks.require_same(f"after step {plan.step_id} drafts", drafts, first)
+        for result, draft in zip(rows, drafts, strict=True):
             result.draft = draft
 
     def _committed(
@@ -158,6 +184,12 @@ def _adapter_of(batch: Batch, device: torch.device) -> Tensor | None:
         return None
     lengths = torch.from_numpy(np.diff(batch.row_offsets))
     return torch.tensor(batch.adapters).repeat_interleave(lengths).to(device)
+
+
+def _bits(features_NE: Tensor) -> int:
+    """The sum of the entries' bit patterns: equal for equal features, NaNs included."""
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[features_NE.element_size()]
+    return int(features_NE.view(words).sum(dtype=torch.int64))
 
 
 class _Wanted(NamedTuple):

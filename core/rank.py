@@ -1,0 +1,176 @@
+"""What every rank builds and runs: its part of the model, and the loop of those that follow."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from interlock.core.adapters import AdapterSet
+from interlock.core.attention import AttentionBackend
+from interlock.core.batch import StepPlan, StepResult
+from interlock.core.cache_spec import CacheLayout
+from interlock.core.capabilities import ServesAttention
+from interlock.core.checkpoint import load_decoder
+from interlock.core.component import BuildContext
+from interlock.core.drafter import Drafter, FeatureDrafter
+from interlock.core.errors import ConfigError, RankError
+from interlock.core.executor import Executor, ModelParts
+from interlock.core.model import AttentionForm, ModelDescription
+from interlock.core.parallel import ParallelStrategy, Placement, Ranks
+from interlock.core.planes import Planes, torch_dtype
+from interlock.core.pool_size import pool_size
+from interlock.core.registry import Chosen, Registry
+from interlock.core.request import SamplingParams
+from interlock.core.resolver import describe_models
+from interlock.core.settings import EngineConfig
+from interlock.core.verifier import Verifier
+
+FOLLOWED = ("attention", "spec", "executor")
+"""Seams whose component every rank has."""
+
+
+class Rank:
+    """Builds this rank's part of a model. `config` is a resolved one with a max_model_len."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelDescription,
+        registry: Registry,
+        chosen: Mapping[str, Chosen],
+        ranks: Ranks,
+    ) -> None:
+        self.config, self.model, self.registry = config, model, registry
+        self.chosen, self.ranks = chosen, ranks
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self.device = ranks.place(torch.device(config.device))
+        self.dtype = torch_dtype(config.dtype)
+        self.max_len = config.max_model_len or model.max_positions
+        self.adapters = AdapterSet(config.adapters)
+        self.classes: dict[str, type] = {}
+        self.context = BuildContext(
+            model=model,
+            device=self.device,
+            dtype=self.dtype,
+            page_size=config.cache.page_size,
+            seed=config.seed,
+            numerics=config.numerics,
+        )
+
+    def build(self, seam: str, context: BuildContext | None = None) -> Any:
+        """The chosen component of a seam; its type was checked against the seam's interface."""
+        built = self.chosen[seam].build(context or self.context)
+        self.classes[seam] = type(built)
+        return built
+
+    def pages(self, layout: CacheLayout) -> int:
+        """Pages of every table: what the rank with the least memory can have."""
+        pages = pool_size(self.config, layout, self.max_len, self.dtype, self.device)
+        if self.ranks.size == 1:
+            return pages
+        return int(self.ranks.concat(torch.tensor([pages], device=self.device)).min())
+
+    def parts(self, drafter: Drafter | None, verifier: Verifier | None) -> tuple[ModelParts, int]:
+        """Decoder, attention and planes, and the number of pages. Reads the weights."""
+        backend: AttentionBackend = self.build("attention")
+        local = tuple(spec.on(self.ranks) for spec in self.model.attention)
+        groups = backend.cache_groups(local, 0) + (drafter.cache_groups() if drafter else ())
+        layout = CacheLayout.of(groups)
+        families = list(self.registry.families.values())
+        placement = Placement(
+            self.dtype, self.device, self.ranks, self.adapters, self.config.numerics
+        )
+        decoder = load_decoder(self.model, families, placement)  # before pages take what is left
+        pages, size = self.pages(layout), self.config.cache.page_size
+        planes = Planes(layout, [pages] * len(layout.lifetimes), size, self.dtype, self.device)
+        own = drafter if isinstance(drafter, FeatureDrafter) else None
+        drafting = self._draft_attention(backend, own)
+        adapters, ranks = self.adapters, self.ranks
+        parts = ModelParts(
+            decoder, backend, planes, verifier, own, drafting, self.device, adapters, ranks
+        )
+        return parts, pages
+
+    def _draft_attention(
+        self, backend: AttentionBackend, drafter: FeatureDrafter | None
+    ) -> AttentionBackend:
+        """The chosen backend if it serves the drafter's form, else an automatic one that does."""
+        model = self.model
+        if drafter is None or _serves(self.chosen["attention"], drafter.form, model):
+            return backend
+        for component in self.registry.automatic("attention"):
+            chosen = self.registry.chosen("attention", component.name)
+            if _serves(chosen, drafter.form, model):
+                built = chosen.build(self.context)
+                assert isinstance(built, AttentionBackend)
+                return built
+        raise ConfigError(
+            f"{self.chosen['spec'].key} has {drafter.form!r} attention layers, which "
+            "no installed attention component computes"
+        )
+
+
+def _serves(chosen: Chosen, form: AttentionForm, model: ModelDescription) -> bool:
+    return ServesAttention(form) in set(chosen.component.provides(chosen.config, model))
+
+
+class Leader(Executor):
+    """Rank 0's executor: hands each plan to the other ranks, then runs it with them."""
+
+    def __init__(self, executor: Executor, ranks: Ranks, strategy: ParallelStrategy) -> None:
+        self.virtual = executor.virtual
+        self._executor, self._ranks, self._strategy = executor, ranks, strategy
+        self._finished = True
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """See Executor. RankError when another rank ended or stopped answering."""
+        self._finished = False
+        self._ranks.from_first(_to_follow(plan))
+        result = self._executor.execute(plan)
+        self._finished = True
+        return result
+
+    def close(self) -> None:
+        """End the other ranks."""
+        self._executor.close()
+        if self._finished:
+            with suppress(RankError):  # it ended before it was asked to
+                self._ranks.from_first(None)
+        self._strategy.close(self._finished)
+
+
+def follow(ranks: Ranks, registry: Registry) -> None:
+    """On a rank other than 0: build the part that rank 0 says, run its plans, return at the end."""
+    told: EngineConfig | None = None
+    config = ranks.from_first(told)
+    assert config is not None
+    (model,) = describe_models(config, registry)
+    choices = [(seam, config.choices[seam]) for seam in FOLLOWED]
+    chosen = {seam: registry.chosen(seam, of.name, of.config) for seam, of in choices}
+    rank = Rank(config, model, registry, chosen, ranks)
+    parts, _ = rank.parts(rank.build("spec"), None)
+    executor: Executor = rank.build("executor", replace(rank.context, parts=parts))
+    plan: StepPlan | None = None
+    while (plan := ranks.from_first(None)) is not None:
+        executor.execute(plan)
+    executor.close()
+
+
+def _to_follow(plan: StepPlan) -> StepPlan:
+    """The plan with no more of the page tables than its rows use, and nothing about sampling."""
+    batch = plan.batch
+    ends = batch.starts + np.diff(batch.row_offsets)
+    reach = max(int(end) + s.draft_limit for end, s in zip(ends, plan.sampling, strict=True))
+    pages = max(1, -(-reach // batch.page_size))
+    tables = tuple(table[batch.slots, :pages] for table in batch.tables)
+    slots = np.arange(batch.num_rows)
+    plain = SamplingParams()
+    return replace(
+        plan,
+        batch=replace(batch, tables=tables, slots=slots),
+        sampling=tuple(row._replace(params=plain, edits=None) for row in plan.sampling),
+    )

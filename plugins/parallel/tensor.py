@@ -1,0 +1,71 @@
+"""Tensor parallelism: every layer split over processes that join their results.
+
+Column and row splits after Megatron-LM (arXiv 1909.08053, section 3); the model's parts know their
+shares (`plugins/models/layers.py`). Rank 0 is the engine's own process; it starts the others on
+this machine, or joins those that torchrun started.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+from interlock.core.component import BuildContext
+from interlock.core.parallel import ALONE, ParallelStrategy, Ranks
+from interlock.plugins.parallel import TensorConfig
+from interlock.plugins.parallel.processes import LEAVE_S, Workers
+from interlock.plugins.parallel.torch_ranks import LOOPBACK, join
+from interlock.plugins.parallel.worker import Hello
+
+
+class TensorParallel(ParallelStrategy):
+    """`size` ranks, one process and device each."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._workers: Workers | None = None
+        self._usual_threads: int | None = None
+        self._facts: dict[str, Any] = {"world_size": size}
+
+    @property
+    def world_size(self) -> int:
+        """As configured."""
+        return self._size
+
+    def start(self, device: torch.device) -> Ranks:
+        """See ParallelStrategy. On a CPU the ranks divide this process's torch threads."""
+        if self._size == 1:
+            return ALONE
+        self._workers = workers = Workers(self._size)
+        weakref.finalize(self, workers.close, 0)
+        cuda = device.type == "cuda"
+        if not cuda:
+            self._usual_threads = torch.get_num_threads()
+            torch.set_num_threads(max(1, self._usual_threads // self._size))
+        threads = torch.get_num_threads()
+        store = TCPStore(LOOPBACK, 0, self._size, is_master=True, wait_for_workers=False)
+        workers.greet(lambda rank: Hello(rank, self._size, store.port, cuda, threads))
+        index = 0 if cuda else None
+        ranks = workers.run(lambda: join(store, 0, self._size, index, workers.cause))
+        workers.on_failure = ranks.abort
+        self._facts |= {"backend": "nccl" if cuda else "gloo", "started_by": "interlock"}
+        return ranks
+
+    def close(self, finished: bool = True) -> None:
+        """See ParallelStrategy."""
+        if self._workers is not None:
+            self._workers.close(LEAVE_S if finished else 0)
+            self._workers = None
+        if self._usual_threads is not None:
+            torch.set_num_threads(self._usual_threads)
+            self._usual_threads = None
+
+    def facts(self) -> dict[str, Any]:
+        """World size, backend, and who started the ranks."""
+        return dict(self._facts)
+
+
+def build(config: TensorConfig, _context: BuildContext) -> TensorParallel:
+    """See Component."""
+    return TensorParallel(config.size)

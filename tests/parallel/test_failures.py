@@ -1,0 +1,160 @@
+"""Whatever happens to a rank, the run ends soon with its name, and no process is left."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from interlock.core.assemble import assemble
+from interlock.core.errors import RankError
+from interlock.core.registry import build_registry, load_registry
+from interlock.core.testing.parallel_contract import children
+from interlock.core.testing.tiny import write_tiny_checkpoint
+
+SOON_S = 10.0
+ENDLESS = ["dtype=float64", "progress=false", "parallel=tensor", "cache.num_pages=64"]
+
+FAULTY = '''
+"""An attention component that fails in every process but the first."""
+import sys
+from dataclasses import dataclass
+from interlock.core.component import Component
+from interlock.core.errors import CheckpointError
+from interlock.core.hooks import hookimpl
+
+INTERLOCK_CONTRACT = 1
+
+@dataclass(frozen=True)
+class Config:
+    name: str = "faulty"
+    when: str = "step"
+
+def build(config, context):
+    from interlock.plugins.attention.reference import build as reference
+    from interlock.plugins.attention import ReferenceConfig
+    backend = reference(ReferenceConfig(), context)
+    if sys.argv[0] == "-c" and config.when == "build":
+        raise CheckpointError("model.safetensors: truncated or corrupt")
+    if sys.argv[0] == "-c" and config.when == "step":
+        def fail(*_):
+            print("this rank has a bad day", file=sys.stderr)
+            raise ValueError("boom")
+        backend.attend = fail
+    return backend
+
+@hookimpl
+def interlock_components():
+    from interlock.core.registry import load_registry
+    from interlock.plugins.attention import components
+    same = components()[0]
+    return [Component("attention", "faulty", Config, build, "fails", provides=same.provides)]
+'''
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    families = list(load_registry().families.values())
+    return write_tiny_checkpoint(
+        tmp_path_factory.mktemp("model"), "gqa", families, max_position_embeddings=100_000
+    )
+
+
+def started(model, *overrides, registry=None):
+    """An engine in the midst of a request that nobody lives to see the end of; its workers."""
+    before = children()
+    engine = assemble([*ENDLESS, f"model={model}", *overrides], registry)
+    engine.submit([5, 6, 7])
+    for _ in range(3):
+        engine.step()
+    return engine, sorted(children() - before)
+
+
+def ends_soon(engine, workers):
+    """The error of the next steps; nothing is left when it is raised and the engine closed."""
+    start_s = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        list(engine.outputs())
+    engine.close()
+    assert time.monotonic() - start_s < SOON_S
+    assert not set(workers) & children()
+    return str(caught.value)
+
+
+def test_a_rank_that_is_killed_is_named_with_the_signal(model):
+    engine, workers = started(model, "parallel.size=4")
+    os.kill(workers[1], signal.SIGKILL)
+    assert f"rank 2 (process {workers[1]}) was killed by SIGKILL" in ends_soon(engine, workers)
+
+
+def test_a_rank_that_is_stopped_is_not_waited_for(model):
+    engine, workers = started(model)
+    os.kill(workers[0], signal.SIGSTOP)
+    assert f"rank 1 (process {workers[0]}) has been stopped" in ends_soon(engine, workers)
+
+
+@pytest.fixture
+def faulty(tmp_path, monkeypatch):
+    """A registry with attention=faulty, which other processes find as well."""
+    info = tmp_path / "faulty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[interlock]\nfaulty = faulty_attention\n")
+    (tmp_path / "faulty_attention.py").write_text(FAULTY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return build_registry(entry_points(group="interlock"))
+
+
+def test_a_rank_that_raises_is_named_with_its_last_words(model, faulty):
+    with pytest.raises(RankError, match=r"rank 1 \(process \d+\) failed: ValueError: boom") as it:
+        started(model, "attention=faulty", registry=faulty)
+    assert "this rank has a bad day" in str(it.value)
+    assert "Traceback" in str(it.value)
+    assert not children()
+
+
+def test_a_rank_that_cannot_load_its_weights_stops_the_start(model, faulty):
+    said = "rank 1 .* failed: CheckpointError: model.safetensors: truncated or corrupt$"
+    with pytest.raises(RankError, match=said):
+        started(model, "attention=faulty", "attention.when=build", registry=faulty)
+    assert not children()
+
+
+def test_an_engine_that_nobody_holds_takes_its_ranks_with_it(model):
+    engine, workers = started(model)
+    del engine
+    gc.collect()
+    assert not set(workers) & children()
+
+
+SCRIPT = """
+import sys
+from interlock.core.assemble import assemble
+engine = assemble({overrides!r})
+from interlock.core.testing.parallel_contract import children
+print(*children(), flush=True)
+engine.submit([5, 6, 7])
+while True:
+    engine.step()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_the_process_that_started_them(model, how):
+    script = SCRIPT.format(overrides=[*ENDLESS, f"model={model}"])
+    first = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    (worker,) = map(int, first.stdout.readline().split())
+    time.sleep(0.2)
+    first.send_signal(how)
+    first.communicate(timeout=SOON_S)
+    end_s = time.monotonic() + SOON_S
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
