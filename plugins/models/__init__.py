@@ -7,7 +7,7 @@ from interlock.core.model_files import ModelFormat
 def model_families() -> list[ModelFamily]:
     """The built-in families, in no particular order."""
     from interlock.plugins.models.deepseek import DeepseekV2Family, DeepseekV3Family
-    from interlock.plugins.models.gemma import GemmaFamily
+    from interlock.plugins.models.gemma import Gemma2Family, Gemma3Family
     from interlock.plugins.models.glm4_moe import Glm4MoeFamily
     from interlock.plugins.models.gpt_oss import GptOssFamily
     from interlock.plugins.models.llama import LlamaFamily
@@ -22,7 +22,8 @@ def model_families() -> list[ModelFamily]:
     return [
         DeepseekV2Family(),
         DeepseekV3Family(),
-        GemmaFamily(),
+        Gemma2Family(),
+        Gemma3Family(),
         Glm4MoeFamily(),
         GptOssFamily(),
         LlamaFamily(),

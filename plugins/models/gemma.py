@@ -6,33 +6,99 @@ dtype, scores by query_pre_attn_scalar ** -0.5.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from interlock.core.errors import CheckpointError
-from interlock.core.model import AttentionSpec, Decoder, ModelDescription, ModelFamily
-from interlock.core.parallel import Placement
+from interlock.core.model import AttentionSpec, ModelDescription
 from interlock.plugins.models.fields import Fields
-from interlock.plugins.models.rope_scaling import RopeScaling, read_rope
+from interlock.plugins.models.heads import HeadsFamily, Windows, dense_mlp
+from interlock.plugins.models.rope_scaling import RopeScaling, read_rope, read_ropes
 from interlock.plugins.models.windows import FULL, SLIDING, LayerKind, layer_kinds, windows_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from interlock.core.weights import WeightSource
-
-THETA: dict[LayerKind, tuple[str, float]] = {
-    FULL: ("rope_theta", 1_000_000.0),
-    SLIDING: ("rope_local_base_freq", 10_000.0),
-}
-"""Gemma 3's rotary base by kind of layer: the field of older files, and its default."""
+    from interlock.plugins.models.decoder import Architecture, MakeMLP
+    from interlock.plugins.models.mixers import MixerOptions
 
 
-class GemmaFamily(ModelFamily):
-    """Gemma 2 and 3 decoders."""
+class Gemma2Family(HeadsFamily):
+    """Caps on attention scores and on logits; every other layer is local."""
 
-    name = "gemma"
-    architectures = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+    name = "gemma2"
+    architectures = ("Gemma2ForCausalLM",)
+    head_dim = 256
+    positions = 8192
+    tied = True
+    final_cap: float | None = 30.0
+
+    def kinds(self, fields: Fields, layers: int) -> tuple[LayerKind, ...]:
+        """Local and global layers in turn."""
+        return layer_kinds(fields, layers, every=2)
+
+    def windows(self, fields: Fields, layers: int) -> Windows:
+        """`sliding_window` tokens in local layers."""
+        return windows_of(fields, self.kinds(fields, layers), default=4096)
+
+    def attention(self, fields: Fields, spec: AttentionSpec) -> AttentionSpec:
+        """Scaled by a field of its own, capped, and causal."""
+        both_ways = fields.config.get("use_bidirectional_attention")
+        fields.require(
+            both_ways in (None, False),
+            f"use_bidirectional_attention={both_ways!r} is refused: rows that later tokens change "
+            "cannot be cached",
+        )
+        scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
+        return replace(spec, scale=scale, softcap=self.softcap(fields))
+
+    def softcap(self, fields: Fields) -> float | None:
+        """The cap of attention scores; null: none."""
+        return fields.optional_number("attn_logit_softcapping", 50.0)
+
+    def activation(self, fields: Fields) -> None:
+        """Checks `hidden_activation`; transformers does not read hidden_act."""
+        fields.choice("hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
+
+    def splits(self, fields: Fields) -> Mapping[str, int]:
+        """The MLP's inner size."""
+        fields.optional_number("final_logit_softcapping", self.final_cap)
+        return {"intermediate_size": fields.integer("intermediate_size")}
+
+    def mlp(self, fields: Fields, hidden: int) -> "MakeMLP":
+        """Gated by gelu."""
+        return dense_mlp(fields, hidden, gating=geglu)
+
+    def mixer(self, fields: Fields) -> "MixerOptions":
+        """One flag for all biases."""
+        from interlock.plugins.models.mixers import MixerOptions
+
+        biased = fields.flag("attention_bias", False)
+        return MixerOptions(biased, biased, norm_eps=self.eps(fields), norm_offset=1.0)
+
+    def architecture(self, fields: Fields, description: ModelDescription) -> "Architecture":
+        """What is added to the stream is normalised as well."""
+        from interlock.plugins.models.decoder import BlockNorms
+
+        norms = BlockNorms(
+            after_attention="post_attention_layernorm",
+            before_mlp="pre_feedforward_layernorm",
+            after_mlp="post_feedforward_layernorm",
+            offset=1.0,
+        )
+        return replace(
+            super().architecture(fields, description),
+            norms=norms,
+            embedding_scale=description.hidden_size**0.5,
+            logit_softcap=fields.optional_number("final_logit_softcapping", self.final_cap),
+        )
+
+
+class Gemma3Family(Gemma2Family):
+    """Norms of queries and keys instead of caps; one layer in six is global, rotated slower."""
+
+    name = "gemma3"
+    architectures = ("Gemma3ForCausalLM",)
     refused = MappingProxyType(
         {
             "Gemma3ForConditionalGeneration": "it wraps a vision tower, whose image tokens see "
@@ -40,71 +106,39 @@ class GemmaFamily(ModelFamily):
             "as Gemma3ForCausalLM: save the language model, with its text_config as config.json"
         }
     )
+    positions = 131072
+    final_cap = None
+    theta = 1e6
+    local_theta = 1e4
 
-    def describe(self, config: Mapping[str, Any], name: str) -> ModelDescription:
-        """Raises CheckpointError with every field that is missing, wrong or not supported."""
-        fields = Fields(config)
-        hidden, layers = fields.integer("hidden_size"), fields.integer("num_hidden_layers")
-        heads, kv_heads = _heads(fields)
-        head_dim = fields.integer("head_dim", 256)
-        fields.require(head_dim % 2 == 0, f"head_dim={head_dim} is odd and cannot be rotated")
-        inner, vocab = fields.integer("intermediate_size"), fields.integer("vocab_size")
-        fields.number("rms_norm_eps", 1e-6)
-        fields.choice("hidden_activation", "gelu_pytorch_tanh", ("gelu_pytorch_tanh",))
-        scale = fields.number("query_pre_attn_scalar", 256) ** -0.5
-        positions = fields.integer("max_position_embeddings", 131072 if is_3(config) else 8192)
-        _check_direction(fields)
-        softcap = _softcap(fields)
-        fields.optional_number("final_logit_softcapping", None)
-        kinds = _kinds(fields, layers)
-        windows = windows_of(fields, kinds, default=4096)
-        fields.check()
-        _ropes(config, kinds, positions)
-        attention = tuple(
-            AttentionSpec(
-                "heads", heads, kv_heads, head_dim, head_dim, scale, window, softcap=softcap
-            )
-            for window in windows
+    def kinds(self, fields: Fields, layers: int) -> tuple[LayerKind, ...]:
+        """By `layer_types`, or in older files by `sliding_window_pattern`."""
+        return layer_kinds(fields, layers, every=fields.integer("sliding_window_pattern", 6))
+
+    def softcap(self, fields: Fields) -> float | None:
+        """None: a stated one is applied by some engines only."""
+        stated = fields.config.get("attn_logit_softcapping")
+        fields.require(
+            stated is None,
+            f"attn_logit_softcapping={stated!r} is not null: Gemma 3 normalises queries and keys "
+            "instead, and transformers ignores the field",
         )
-        return ModelDescription(
-            name, self.name, vocab, hidden, layers, positions, attention, "float32", config,
-            splits={"intermediate_size": inner},
-        )  # fmt: skip
+        return None
 
-    def build(
-        self, description: ModelDescription, weights: "WeightSource", placement: Placement
-    ) -> Decoder:
-        """The decoder; CheckpointError lists tensors that do not match."""
-        from interlock.plugins.models.decoder import Architecture, BlockNorms, CausalDecoder
-        from interlock.plugins.models.mixers import MixerOptions
+    def ropes(self, fields: Fields, positions: int, layers: int) -> tuple[RopeScaling, ...]:
+        """By kind of layer; in older files a single scaling is that of the global layers."""
+        config = fields.config
+        theta = config.get("rope_theta") or self.theta
+        local = config.get("rope_local_base_freq") or self.local_theta
+        by_kind = read_ropes(config, positions, {FULL: theta, SLIDING: local}) or {
+            FULL: read_rope(config, positions, self.theta, capped=True),
+            SLIDING: read_rope({"rope_theta": local}, positions),
+        }
+        return tuple(by_kind[kind] for kind in self.kinds(fields, layers))
 
-        config, hidden = description.config, description.hidden_size
-        fields = Fields(config)
-        inner, eps = fields.integer("intermediate_size"), fields.number("rms_norm_eps", 1e-6)
-        biased, kinds = fields.flag("attention_bias", False), _kinds(fields, description.num_layers)
-        architecture = Architecture(
-            norm_eps=eps,
-            ropes=_ropes(config, kinds, description.max_positions),
-            tied=fields.flag("tie_word_embeddings", True),
-            mlp=lambda load, prefix, _: load.gated_mlp(
-                f"{prefix}.mlp", hidden, load.share(inner), gating=geglu
-            ),
-            mixer=MixerOptions(
-                biased, biased, "head" if is_3(config) else "none", norm_eps=eps, norm_offset=1.0
-            ),
-            norms=BlockNorms(
-                after_attention="post_attention_layernorm",
-                before_mlp="pre_feedforward_layernorm",
-                after_mlp="post_feedforward_layernorm",
-                offset=1.0,
-            ),
-            embedding_scale=hidden**0.5,
-            logit_softcap=fields.optional_number(
-                "final_logit_softcapping", None if is_3(config) else 30.0
-            ),
-        )
-        fields.check()
-        return CausalDecoder(description, architecture, weights, placement)
+    def mixer(self, fields: Fields) -> "MixerOptions":
+        """Each head is normalised by itself."""
+        return replace(super().mixer(fields), qk_norm="head")
 
 
 def geglu(gate: "Tensor", up: "Tensor") -> "Tensor":
@@ -112,70 +146,3 @@ def geglu(gate: "Tensor", up: "Tensor") -> "Tensor":
     from torch.nn.functional import gelu
 
     return gelu(gate, approximate="tanh") * up
-
-
-def is_3(config: Mapping[str, Any]) -> bool:
-    """True for Gemma 3, which has q/k norms and two rotary bases instead of soft caps."""
-    return "Gemma3ForCausalLM" in (config.get("architectures") or ())
-
-
-def _heads(fields: Fields) -> tuple[int, int]:
-    heads, kv_heads = fields.integer("num_attention_heads"), fields.integer("num_key_value_heads")
-    fields.require(
-        heads % kv_heads == 0,
-        f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}",
-    )
-    return heads, kv_heads
-
-
-def _check_direction(fields: Fields) -> None:
-    stated = fields.config.get("use_bidirectional_attention")
-    fields.require(
-        stated in (None, False),
-        f"use_bidirectional_attention={stated!r} is refused: rows that later tokens change cannot "
-        "be cached",
-    )
-
-
-def _softcap(fields: Fields) -> float | None:
-    """The cap of attention scores. Gemma 3 has none: a stated one is read by some engines only."""
-    if not is_3(fields.config):
-        return fields.optional_number("attn_logit_softcapping", 50.0)
-    stated = fields.config.get("attn_logit_softcapping")
-    fields.require(
-        stated is None,
-        f"attn_logit_softcapping={stated!r} is not null: Gemma 3 normalises queries and keys "
-        "instead, and transformers ignores the field",
-    )
-    return None
-
-
-def _kinds(fields: Fields, layers: int) -> tuple[LayerKind, ...]:
-    every = fields.integer("sliding_window_pattern", 6) if is_3(fields.config) else 2
-    return layer_kinds(fields, layers, every)
-
-
-def _ropes(
-    config: Mapping[str, Any], kinds: tuple[LayerKind, ...], positions: int
-) -> tuple[RopeScaling, ...]:
-    """Each layer's rotary scaling, or one for all (Gemma 2)."""
-    if not is_3(config):
-        return (read_rope(config, positions),)
-    stated = config.get("rope_parameters")
-    if stated is None:
-        key, stated = "rope_scaling", {FULL: config.get("rope_scaling")}
-    elif not isinstance(stated, Mapping) or not stated.keys() <= {FULL, SLIDING}:
-        raise CheckpointError(f"rope_parameters={stated!r} is not an object of {FULL}, {SLIDING}")
-    elif config.get("rope_scaling"):
-        raise CheckpointError("rope_parameters and rope_scaling are both given: keep the first")
-    else:
-        key = "rope_parameters"
-    scaling: dict[LayerKind, RopeScaling] = {}
-    for kind, (field, default) in THETA.items():
-        own = {"rope_theta": config.get(field) or default, key: stated.get(kind)}
-        rest = {"rope_parameters": None, "rope_scaling": None}
-        try:
-            scaling[kind] = read_rope({**config, **rest, **own}, positions)
-        except CheckpointError as error:
-            raise CheckpointError(f"{kind}: {error}") from error
-    return tuple(scaling[kind] for kind in kinds)

@@ -2,24 +2,26 @@
 
 arXiv 2508.10925, section 2. What the paper leaves open follows transformers: experts are stored
 fused, input-major, with gate and up interleaved; the router has a bias, and its weights are the
-softmax over the chosen experts.
+softmax over the chosen experts. Published MXFP4 checkpoints must be dequantised first.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from interlock.core.model import AttentionSpec, Decoder, ModelDescription, ModelFamily
-from interlock.core.parallel import Placement
+from interlock.core.model import AttentionSpec
+from interlock.plugins.models.experts import expert_counts
 from interlock.plugins.models.fields import Fields
+from interlock.plugins.models.heads import HeadsFamily, Windows
 from interlock.plugins.models.rope_scaling import RopeScaling, read_rope
 from interlock.plugins.models.windows import layer_kinds, windows_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from interlock.core.weights import WeightSource
-    from interlock.plugins.models.moe import MoeSpec
+    from interlock.plugins.models.decoder import MakeMLP
+    from interlock.plugins.models.mixers import MixerOptions
 
 YARN = {
     "rope_type": "yarn",
@@ -30,109 +32,72 @@ YARN = {
     "original_max_position_embeddings": 4096,
 }
 """Rotary scaling of a config that states none."""
-THETA = 150_000.0
 
 
-class GptOssFamily(ModelFamily):
-    """GPT-OSS decoders with plain weights (published MXFP4 ones must be dequantised first)."""
+class GptOssFamily(HeadsFamily):
+    """Every head has a sink, every layer experts."""
 
     name = "gpt_oss"
     architectures = ("GptOssForCausalLM",)
+    head_dim = 64
+    norm_eps = 1e-5
+    theta = 150_000.0
+    positions = 131072
 
-    def describe(self, config: Mapping[str, Any], name: str) -> ModelDescription:
-        """Raises CheckpointError with every field that is missing, wrong or not supported."""
-        fields = Fields(config)
-        hidden, layers = fields.integer("hidden_size"), fields.integer("num_hidden_layers")
-        heads = fields.integer("num_attention_heads")
-        kv_heads = fields.integer("num_key_value_heads", heads)
-        fields.require(
-            heads % kv_heads == 0,
-            f"num_attention_heads={heads} is not a multiple of num_key_value_heads={kv_heads}",
-        )
-        head_dim = fields.integer("head_dim", 64)
-        fields.require(head_dim % 2 == 0, f"head_dim={head_dim} is odd and cannot be rotated")
-        fields.number("rms_norm_eps", 1e-5)
-        fields.choice("hidden_act", "silu", ("silu", "swish"))
+    def windows(self, fields: Fields, layers: int) -> Windows:
+        """In every other layer."""
+        return windows_of(fields, layer_kinds(fields, layers, every=2), default=128)
+
+    def attention(self, fields: Fields, spec: AttentionSpec) -> AttentionSpec:
+        """With sinks."""
+        return replace(spec, sinks=True)
+
+    def ropes(self, fields: Fields, positions: int, layers: int) -> tuple[RopeScaling, ...]:
+        """One for all layers."""
+        config = fields.config
+        if not config.get("rope_parameters") and not config.get("rope_scaling"):
+            config = {**config, "rope_scaling": YARN}
+        return (read_rope(config, positions, self.theta, capped=True),)
+
+    def splits(self, fields: Fields) -> Mapping[str, int]:
+        """Experts."""
+        experts, _ = expert_counts(fields, "num_local_experts", "num_experts")
+        fields.integer("intermediate_size")
+        _gate_limits(fields)
         fields.flag("attention_bias", True)
-        vocab = fields.integer("vocab_size")
-        positions = fields.integer("max_position_embeddings", 131072)
-        _check_experts(fields)
-        windows = windows_of(fields, layer_kinds(fields, layers, every=2), default=128)
-        fields.check()
-        _rope(config, positions)
-        attention = tuple(
-            AttentionSpec(
-                "heads", heads, kv_heads, head_dim, head_dim, head_dim**-0.5, window, sinks=True
-            )
-            for window in windows
-        )
-        return ModelDescription(
-            name, self.name, vocab, hidden, layers, positions, attention, "float32", config,
-            splits={"num_local_experts": fields.integer("num_local_experts")},
-        )  # fmt: skip
+        return {"num_local_experts": experts}
 
-    def build(
-        self, description: ModelDescription, weights: "WeightSource", placement: Placement
-    ) -> Decoder:
-        """The decoder; CheckpointError lists tensors that do not match."""
-        from interlock.plugins.models.decoder import Architecture, CausalDecoder
+    def mlp(self, fields: Fields, hidden: int) -> "MakeMLP":
+        """Experts alone."""
+        from interlock.plugins.models.moe import MoeMLP, MoeNames, MoeSpec
+        from interlock.plugins.models.router import RouterSpec
+
+        alpha, limit = _gate_limits(fields)
+        experts, chosen = expert_counts(fields, "num_local_experts", "num_experts")
+        spec = MoeSpec(
+            RouterSpec(experts, chosen, "softmax_of_chosen", biased=True),
+            inner=fields.integer("intermediate_size"),
+            stored="fused_input_major",
+            interleaved=True,
+            biased=True,
+            gating=partial(clamped_gating, alpha=alpha, limit=limit),
+            names=MoeNames(router="mlp.router"),
+        )
+        return lambda load, prefix, _: MoeMLP(load, prefix, hidden, spec)
+
+    def mixer(self, fields: Fields) -> "MixerOptions":
+        """One flag for all biases."""
         from interlock.plugins.models.mixers import MixerOptions
-        from interlock.plugins.models.moe import MoeMLP
 
-        config, hidden = description.config, description.hidden_size
-        fields = Fields(config)
-        biased, moe = fields.flag("attention_bias", True), _moe_spec(fields)
-        architecture = Architecture(
-            norm_eps=fields.number("rms_norm_eps", 1e-5),
-            ropes=(_rope(config, description.max_positions),),
-            tied=fields.flag("tie_word_embeddings", False),
-            mlp=lambda load, prefix, _: MoeMLP(load, prefix, hidden, moe),
-            mixer=MixerOptions(biased, biased),
-        )
-        fields.check()
-        return CausalDecoder(description, architecture, weights, placement)
+        biased = fields.flag("attention_bias", True)
+        return MixerOptions(biased, biased)
 
 
 def clamped_gating(gate: "Tensor", up: "Tensor", alpha: float, limit: float) -> "Tensor":
-    """(up + 1) * gate * sigmoid(alpha * gate), gate at most `limit`, up within +- `limit`."""
+    """The gate is clamped above, the other factor on both sides, which is then moved by 1."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1) * gate * (alpha * gate).sigmoid()
 
 
-def _rope(config: Mapping[str, Any], positions: int) -> RopeScaling:
-    stated = {"rope_theta": config.get("rope_theta") or THETA}
-    if not config.get("rope_parameters") and not config.get("rope_scaling"):
-        stated["rope_parameters"] = YARN
-    return read_rope({**config, **stated}, positions)
-
-
-def _check_experts(fields: Fields) -> None:
-    experts, chosen = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
-    fields.require(
-        chosen <= experts,
-        f"num_experts_per_tok={chosen} is more than num_local_experts={experts}",
-    )
-    fields.integer("intermediate_size")
-    fields.number("swiglu_alpha", 1.702)
-    fields.number("swiglu_limit", 7.0)
-
-
-def _moe_spec(fields: Fields) -> "MoeSpec":
-    from interlock.plugins.models.moe import MoeNames, MoeSpec
-    from interlock.plugins.models.router import RouterSpec
-
-    alpha, limit = fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)
-    return MoeSpec(
-        RouterSpec(
-            fields.integer("num_local_experts"),
-            fields.integer("num_experts_per_tok"),
-            "softmax_of_chosen",
-            biased=True,
-        ),
-        inner=fields.integer("intermediate_size"),
-        stored="fused_input_major",
-        interleaved=True,
-        biased=True,
-        gating=partial(clamped_gating, alpha=alpha, limit=limit),
-        names=MoeNames(router="mlp.router"),
-    )
+def _gate_limits(fields: Fields) -> tuple[float, float]:
+    return fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.model import AttentionSpec, Decoder, ModelDescription, ModelFamily
@@ -17,6 +18,7 @@ from interlock.plugins.models.rope_scaling import (
 if TYPE_CHECKING:
     from interlock.core.weights import WeightSource
     from interlock.plugins.models.decoder import Architecture, MakeMLP
+    from interlock.plugins.models.layers import Gating
     from interlock.plugins.models.mixers import MixerOptions
 
 Windows = tuple[int | None, ...]
@@ -36,12 +38,21 @@ class HeadsFamily(ModelFamily):
     norm_eps = 1e-6
     theta = DEFAULT_THETA
     positions: int | None = None
+    tied = False
     partial_rotary = False
     """True: `rotated` may be less than a head."""
 
     def windows(self, fields: Fields, layers: int) -> Windows:
         """Each layer's window; here: all see everything."""
         return (None,) * layers
+
+    def attention(self, fields: Fields, spec: AttentionSpec) -> AttentionSpec:
+        """What every layer's attention computes, given a plain one without a window; here: that."""
+        return spec
+
+    def activation(self, fields: Fields) -> None:
+        """Checks what the MLPs are gated by; here: silu."""
+        fields.choice("hidden_act", "silu", ("silu", "swish"))
 
     def rotated(self, fields: Fields, head_dim: int) -> int:
         """Entries of a head that are rotated; here: all."""
@@ -75,7 +86,7 @@ class HeadsFamily(ModelFamily):
         return Architecture(
             norm_eps=self.eps(fields),
             ropes=self.ropes(fields, self._positions(fields), layers),
-            tied=fields.flag("tie_word_embeddings", False),
+            tied=fields.flag("tie_word_embeddings", self.tied),
             mlp=self.mlp(fields, description.hidden_size),
             mixer=self.mixer(fields),
             rotated=self.rotated(fields, spec.head_dim),
@@ -90,7 +101,9 @@ class HeadsFamily(ModelFamily):
         rotated = self.rotated(fields, head_dim)
         fields.require(rotated % 2 == 0, f"{rotated} entries of a head are odd and cannot rotate")
         self.eps(fields)
-        fields.choice("hidden_act", "silu", ("silu", "swish"))
+        self.activation(fields)
+        plain = AttentionSpec("heads", heads, kv_heads, head_dim, head_dim, head_dim**-0.5)
+        spec = self.attention(fields, plain)
         vocab, stated = fields.integer("vocab_size"), self._positions(fields)
         windows, splits = self.windows(fields, layers), self.splits(fields)
         fields.check()
@@ -98,10 +111,7 @@ class HeadsFamily(ModelFamily):
         for rope in ropes:
             rope.check(rotated)
         positions, limited_by = exact_positions(stated, ropes)
-        attention = tuple(
-            AttentionSpec("heads", heads, kv_heads, head_dim, head_dim, head_dim**-0.5, window)
-            for window in windows
-        )
+        attention = tuple(replace(spec, window=window) for window in windows)
         return ModelDescription(
             name, self.name, vocab, hidden, layers, positions, attention, "float32", config,
             splits=splits, limited_by=limited_by,
@@ -147,11 +157,15 @@ class HeadsFamily(ModelFamily):
         return heads, kv_heads, head_dim
 
 
-def dense_mlp(fields: Fields, hidden: int, biased: bool = False) -> "MakeMLP":
-    """A gated MLP in every layer."""
+def dense_mlp(
+    fields: Fields, hidden: int, biased: bool = False, gating: "Gating | None" = None
+) -> "MakeMLP":
+    """A gated MLP in every layer; by silu if nothing else is given."""
+    from interlock.plugins.models.layers import swiglu
+
     inner = fields.integer("intermediate_size")
     return lambda load, prefix, _: load.gated_mlp(
-        f"{prefix}.mlp", hidden, load.share(inner), biased
+        f"{prefix}.mlp", hidden, load.share(inner), biased, gating or swiglu
     )
 
 

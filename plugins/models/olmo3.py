@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from interlock.core.errors import CheckpointError
 from interlock.core.model import ModelDescription
 from interlock.plugins.models.fields import Fields
 from interlock.plugins.models.heads import Windows, dense_mlp
@@ -31,13 +30,9 @@ class Olmo3Family(LlamaFamily):
     def ropes(self, fields: Fields, positions: int, layers: int) -> tuple[RopeScaling, ...]:
         """By layer type; a single `rope_scaling` is that of the full layers."""
         config = fields.config
-        by_kind = read_ropes(config, positions, (FULL, SLIDING), self.theta)
+        theta = config.get("rope_theta") or self.theta
+        by_kind = read_ropes(config, positions, {FULL: theta, SLIDING: theta})
         if by_kind is None:
-            if config.get("rope_parameters"):
-                raise CheckpointError(
-                    f"rope_parameters={config['rope_parameters']!r} has no entry for {FULL} and "
-                    f"{SLIDING}, whose rotation differs"
-                )
             full = read_rope(config, positions, self.theta, capped=True)
             by_kind = {FULL: full, SLIDING: RopeScaling(full.theta)}
         return tuple(by_kind[kind] for kind in layer_kinds(fields, layers, every=4))

@@ -120,27 +120,32 @@ def read_rope(
 
 
 def read_ropes(
-    config: Mapping[str, Any], max_positions: int, kinds: Iterable[str], theta: float
+    config: Mapping[str, Any], max_positions: int, thetas: Mapping[str, float]
 ) -> dict[str, RopeScaling] | None:
-    """The scaling of each of these layer types, where `rope_parameters` has one for each.
+    """The scaling of each layer type of `thetas`, which are the bases of those that state none.
 
-    For families that serve no more than `exact_positions`. None where it has not (older files):
-    the family knows what a single scaling is for.
+    For families that serve no more than `exact_positions`. None where the config has no
+    `rope_parameters` (older files): the family knows what a single scaling is for. Raises
+    CheckpointError, naming the layer type.
     """
-    stated, known = config.get("rope_parameters"), tuple(kinds)
-    if not isinstance(stated, Mapping) or not stated.keys() & set(known):
+    stated = config.get("rope_parameters")
+    if not stated:
         return None
-    if unknown := sorted(stated.keys() - set(known)):
+    if not isinstance(stated, Mapping) or not stated.keys() <= thetas.keys():
         raise CheckpointError(
-            f"rope_parameters has {', '.join(unknown)}, which is no layer type of "
-            f"{', '.join(known)}"
+            f"rope_parameters={stated!r} is not an object of {', '.join(thetas)}, whose rotations "
+            "differ"
         )
-    return {
-        kind: read_rope(
-            {**config, "rope_parameters": stated.get(kind)}, max_positions, theta, capped=True
-        )
-        for kind in known
-    }
+    if config.get("rope_scaling"):
+        raise CheckpointError("rope_parameters and rope_scaling are both given: keep the first")
+    found = {}
+    for kind, theta in thetas.items():
+        own = {"rope_theta": theta, "rope_parameters": stated.get(kind)}
+        try:
+            found[kind] = read_rope({**config, **own}, max_positions, capped=True)
+        except CheckpointError as error:
+            raise CheckpointError(f"{kind}: {error}") from error
+    return found
 
 
 def rotary_fraction(config: Mapping[str, Any]) -> float | None:

@@ -101,6 +101,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "MiniMax-M2": {"splits": {"num_local_experts": 256}, "max_positions": 196608},
     "DeepSeek-V2-Lite": {"head_dim": 192, "max_positions": 163840},
     "Kimi-K2": {"head_dim": 192, "num_layers": 61},
+    "gemma-2-2b": {"windows": {4096, None}, "splits": {"intermediate_size": 9216}},
+    "gemma-3-1b": {"windows": {512, None}, "max_positions": 32768, "head_dim": 256},
+    "gpt-oss-20b": {"windows": {128, None}, "splits": {"num_local_experts": 32}},
 }
 
 
@@ -164,10 +167,17 @@ TRAPS: list[tuple[str, dict[str, Any], str]] = [
     ("GLM-4.5-Air", {"partial_rotary_factor": 0.4}, "51 entries of a head are odd"),
     ("OLMo-3-7B", {"layer_types": None, "sliding_window": None}, "sliding_window=null, but layers"),
     ("OLMo-3-7B", {"layer_types": ["full_attention"]}, "is not a list of 32"),
-    ("OLMo-3-7B", {"rope_parameters": {"rope_type": "default"}}, "has no entry for full_attention"),
     (
         "OLMo-3-7B",
-        {"rope_parameters": {"full_attention": {"rope_type": "default", "factor": 2.0}}},
+        {"rope_parameters": {"rope_type": "default"}},
+        "is not an object of full_",
+    ),
+    (
+        "OLMo-3-7B",
+        {
+            "rope_parameters": {"full_attention": {"rope_type": "default", "factor": 2.0}},
+            "rope_scaling": None,
+        },
         r"not used: \['factor'\]",
     ),
     ("MiniMax-M2", {"attn_type_list": [0] + [1] * 61}, "attn_type_list="),

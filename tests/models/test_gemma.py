@@ -9,56 +9,24 @@ import torch
 
 from interlock.core.checkpoint import describe_model, read_config
 from interlock.core.errors import CheckpointError
-from interlock.plugins.models.gemma import GemmaFamily
+from interlock.core.model import ModelDescription
+from interlock.plugins.models.gemma import Gemma2Family, Gemma3Family
+from interlock.plugins.models.windows import FULL
 from tests.models.loading import FAMILIES, load, whole_logits
 from tests.models.oracle import SHAPES, random_model, write_oracle
+from tests.models.published import PUBLISHED
 
-GEMMA_2_2B: dict[str, Any] = {
-    "architectures": ["Gemma2ForCausalLM"],
-    "attention_bias": False,
-    "attn_logit_softcapping": 50.0,
-    "bos_token_id": 2,
-    "cache_implementation": "hybrid",
-    "eos_token_id": [1, 107],
-    "final_logit_softcapping": 30.0,
-    "head_dim": 256,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "max_position_embeddings": 8192,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 26,
-    "num_key_value_heads": 4,
-    "query_pre_attn_scalar": 256,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "sliding_window": 4096,
-    "torch_dtype": "bfloat16",
-    "vocab_size": 256000,
-}
-GEMMA_3_1B: dict[str, Any] = {
-    **GEMMA_2_2B,
-    "architectures": ["Gemma3ForCausalLM"],
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "hidden_size": 1152,
-    "intermediate_size": 6912,
-    "max_position_embeddings": 32768,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "rope_local_base_freq": 10000,
-    "rope_scaling": None,
-    "rope_theta": 1000000,
-    "sliding_window": 512,
-    "sliding_window_pattern": 6,
-    "vocab_size": 262144,
-}
+GEMMA_2_2B, GEMMA_3_1B = (PUBLISHED[name].config for name in ("gemma-2-2b", "gemma-3-1b"))
+
+
+def describe(config: dict[str, Any]) -> ModelDescription:
+    family = Gemma2Family() if config["architectures"] == ["Gemma2ForCausalLM"] else Gemma3Family()
+    return family.describe(config, "model")
 
 
 def refusal(config: dict[str, Any]) -> str:
     with pytest.raises(CheckpointError) as caught:
-        GemmaFamily().describe(config, "model")
+        describe(config)
     return str(caught.value)
 
 
@@ -67,7 +35,7 @@ def without(config: dict[str, Any], *fields: str) -> dict[str, Any]:
 
 
 def test_gemma_2_2b_is_described() -> None:
-    described = GemmaFamily().describe(GEMMA_2_2B, "gemma-2-2b")
+    described = describe(GEMMA_2_2B)
     assert [spec.window for spec in described.attention] == [4096, None] * 13
     (spec, *_) = described.attention
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (8, 4, 256)
@@ -76,7 +44,7 @@ def test_gemma_2_2b_is_described() -> None:
 
 
 def test_gemma_3_1b_is_described_with_every_sixth_layer_global() -> None:
-    described = GemmaFamily().describe(GEMMA_3_1B, "gemma-3-1b")
+    described = describe(GEMMA_3_1B)
     windows = [spec.window for spec in described.attention]
     assert [layer for layer, window in enumerate(windows) if window is None] == [5, 11, 17, 23]
     assert {window for window in windows if window} == {512}
@@ -88,7 +56,7 @@ def test_an_absent_soft_cap_is_gemma_2s_and_null_is_none(stated: Any, cap: float
     config = without(GEMMA_2_2B, "attn_logit_softcapping")
     if stated != "absent":
         config["attn_logit_softcapping"] = stated
-    assert GemmaFamily().describe(config, "model").attention[0].softcap == cap
+    assert describe(config).attention[0].softcap == cap
 
 
 def test_old_and_new_spellings_of_gemma_3_give_equal_logits(tmp_path: Path) -> None:
@@ -152,16 +120,13 @@ def test_a_config_that_cannot_be_run_names_the_field(fields: dict[str, Any], par
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not null"),
         ({"sliding_window_pattern": 0}, "sliding_window_pattern=0"),
         ({"rope_parameters": {"rope_type": "default"}}, "is not an object of full_attention"),
-        ({"rope_parameters": {}, "rope_scaling": {"factor": 2}}, "are both given"),
-        (
-            {"rope_scaling": {"rope_type": "dynamic", "factor": 2}},
-            "full_attention: rope_scaling",
-        ),
+        ({"rope_parameters": {FULL: {}}, "rope_scaling": {"factor": 2}}, "are both given"),
+        ({"rope_scaling": {"rope_type": "yarm", "factor": 2}}, "rope_scaling of kind 'yarm'"),
         (
             {"rope_parameters": {"sliding_attention": {"rope_type": "yarm"}}},
             "sliding_attention: rope_parameters of kind 'yarm'",
         ),
-        ({"rope_local_base_freq": -1}, "sliding_attention: rope_theta=-1.0"),
+        ({"rope_local_base_freq": -1}, "rope_theta=-1.0 is not"),
     ],
 )
 def test_a_gemma_3_config_that_cannot_be_run_names_the_field(

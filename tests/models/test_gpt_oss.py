@@ -13,44 +13,9 @@ from interlock.core.errors import CheckpointError
 from interlock.plugins.models.gpt_oss import GptOssFamily, clamped_gating
 from tests.models.loading import FAMILIES, LOGIT_TOLERANCE, load, whole_logits
 from tests.models.oracle import write_oracle
+from tests.models.published import PUBLISHED
 
-GPT_OSS_20B: dict[str, Any] = {
-    "architectures": ["GptOssForCausalLM"],
-    "attention_bias": True,
-    "attention_dropout": 0.0,
-    "eos_token_id": 200002,
-    "experts_per_token": 4,
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "hidden_size": 2880,
-    "initial_context_length": 4096,
-    "intermediate_size": 2880,
-    "layer_types": ["sliding_attention", "full_attention"] * 12,
-    "max_position_embeddings": 131072,
-    "model_type": "gpt_oss",
-    "num_attention_heads": 64,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 8,
-    "num_local_experts": 32,
-    "output_router_logits": False,
-    "pad_token_id": 199999,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": {
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "factor": 32.0,
-        "original_max_position_embeddings": 4096,
-        "rope_type": "yarn",
-        "truncate": False,
-    },
-    "rope_theta": 150000,
-    "router_aux_loss_coef": 0.9,
-    "sliding_window": 128,
-    "swiglu_limit": 7.0,
-    "tie_word_embeddings": False,
-    "vocab_size": 201088,
-}
+GPT_OSS_20B = PUBLISHED["gpt-oss-20b"].config
 
 
 def test_gpt_oss_20b_is_described() -> None:
@@ -82,7 +47,7 @@ def test_mxfp4_weights_are_refused_with_the_reason(tmp_path: Path) -> None:
         ({"attention_bias": 1}, "attention_bias=1"),
         ({"sliding_window": None}, "sliding_window=null"),
         ({"layer_types": ["full_attention"] * 3}, "is not a list of 24"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "kind 'longrope' is refused"),
+        ({"rope_scaling": {"rope_type": "yarm"}}, "kind 'yarm' is not one of"),
         ({"rope_theta": -1.0}, "rope_theta=-1.0"),
     ],
 )

@@ -144,13 +144,29 @@ def test_a_short_factor_for_each_rotated_pair_is_needed() -> None:
 
 def test_a_scaling_is_read_for_each_layer_type() -> None:
     stated = {"full": {"rope_type": "linear", "factor": 2.0}, "sliding": {"rope_theta": 5.0}}
-    both = read_ropes({"rope_parameters": stated}, 64, ("full", "sliding"), theta=9.0)
+    thetas = {"full": 9.0, "sliding": 7.0}
+    both = read_ropes({"rope_parameters": stated, "rope_theta": 3.0}, 64, thetas)
     assert both == {"full": RopeScaling(9.0, "linear", 2.0), "sliding": RopeScaling(5.0)}
-    one = read_ropes({"rope_parameters": {"full": None}}, 64, ("full", "sliding"), theta=9.0)
-    assert one == {"full": RopeScaling(9.0), "sliding": RopeScaling(9.0)}
-    assert read_ropes({"rope_parameters": {"factor": 2.0}}, 64, ("full",), theta=9.0) is None
-    with pytest.raises(CheckpointError, match="has chunked, which is no layer type of full"):
-        read_ropes({"rope_parameters": {**stated, "chunked": {}}}, 64, ("full", "sliding"), 9.0)
+    one = read_ropes({"rope_parameters": {"full": None}}, 64, thetas)
+    assert one == {"full": RopeScaling(9.0), "sliding": RopeScaling(7.0)}
+    assert read_ropes({"rope_scaling": stated}, 64, thetas) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"rope_parameters": {"chunked": {}}}, "is not an object of full, sliding, whose"),
+        ({"rope_parameters": {"factor": 2.0}}, "is not an object of full, sliding, whose"),
+        ({"rope_parameters": {"full": {}}, "rope_scaling": {"factor": 2.0}}, "both given"),
+        ({"rope_parameters": {"sliding": {"rope_type": "yarm"}}}, "sliding: rope_parameters of"),
+        ({"rope_parameters": {"full": [1]}}, r"full: rope_parameters=\[1\] is not an object"),
+    ],
+)
+def test_scalings_by_layer_type_that_cannot_be_read_are_refused(
+    config: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        read_ropes(config, 64, {"full": 9.0, "sliding": 9.0})
 
 
 def test_the_softmax_factor_is_the_square_of_yarns_mscale() -> None:
