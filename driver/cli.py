@@ -1,4 +1,4 @@
-"""The command line: `python run.py ...`, `interlock run ...`."""
+"""The command line: `python run.py ...`, `interlock run ...`, `interlock chat ...`."""
 
 import json
 import os
@@ -37,6 +37,11 @@ def main() -> None:
         return
     try:
         registry = load_registry()
+        if arguments[:1] == ["chat"]:
+            from interlock.driver import chat
+
+            chat.main(arguments[1:], registry)
+            return
         parsed = get_args_parser().parse_args(arguments)
         if parsed.help:
             _show(help_text(registry))

@@ -21,8 +21,8 @@ Interlock assembles LLM-serving components into an engine, runs a workload on it
   python run.py -m cache=radix,none spec=none,ngram             every combination
   python run.py spec=ngram --cfg job                            show the configuration, run nothing
 
-`interlock run` is the same command. --hydra-help lists the flags of the configuration system;
---version prints the version."""
+`interlock run` is the same command. `interlock chat` talks to a model; its --help says how.
+--hydra-help lists the flags of the configuration system; --version prints the version."""
 
 
 def help_text(registry: Registry) -> str:
