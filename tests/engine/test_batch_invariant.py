@@ -8,6 +8,7 @@ import torch
 from interlock.core.assemble import build_engine
 from interlock.core.errors import ConfigError
 from interlock.core.request import Request, SamplingParams
+from interlock.core.testing.logit_bits import LogitBits
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.core.testing.tiny import write_tiny_checkpoint
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
@@ -33,36 +34,9 @@ def engine(model, dtype, numerics="batch_invariant", registry=None, **choices):
 
 
 def recorded(made, requests):
-    """Records, and the bits of the logits of every position of every request."""
-    bits = {}
-    decoder = made.executor._decoder
-    whole = decoder.logits
-
-    def watch(plan, _result):
-        batch = plan.batch
-        for r, first in enumerate(batch.row_offsets[:-1].tolist()):
-            count = int(batch.row_offsets[r + 1]) - first
-            kept = count - len(batch.drafts[r].tokens)
-            for at in range(first, first + kept):
-                key = int(batch.request_ids[r]), int(batch.positions[at])
-                bits.setdefault(key, []).append(seen["logits"][at])
-            for node, place in enumerate(_result.rows[r].kept_path):
-                at = first + kept + place
-                key = int(batch.request_ids[r]), int(batch.positions[first + kept - 1]) + 1 + node
-                bits.setdefault(key, []).append(seen["logits"][at])
-
-    seen = {}
-    forward = decoder.forward
-
-    def spy(*inputs):
-        features = forward(*inputs)
-        seen["logits"] = whole(features)
-        return features
-
-    decoder.forward = spy
-    made._observers = (*made._observers, watch)
-    records = serve(made, *requests)
-    return records, bits
+    """Records, and the logits of every position of every request."""
+    bits = LogitBits(made)
+    return serve(made, *requests), bits.rows
 
 
 def asked(count=9):
