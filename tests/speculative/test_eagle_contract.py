@@ -13,3 +13,11 @@ class TestEagle(FeatureDrafterContract):
 
 class TestEagleOnMla(TestEagle):
     kind = "mla"
+
+
+class TestEagleOnCaps(TestEagle):
+    kind = "caps"
+
+
+class TestEagleOnSinks(TestEagle):
+    kind = "sinks"
