@@ -139,11 +139,10 @@ class _Builder(Rank):
             ranks=self.strategy.facts(),
         )
 
-    def _cache(self, layout: CacheLayout, pages: int) -> KVCache:
-        context = replace(self.context, num_pages=pages)
+    def _cache(self, layout: CacheLayout, pages: list[int]) -> KVCache:
         return KVCache(
             layout=layout,
-            allocators=[self.build("cache/allocator", context) for _ in layout.lifetimes],
+            allocators=[self.allocator(count) for count in pages],
             index=self.build("cache/index"),
             policy=self.build("cache/eviction"),
             page_size=self.config.cache.page_size,

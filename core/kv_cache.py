@@ -117,6 +117,15 @@ class KVCache:
         pool = self.pools[table]
         return pool.allocator.free_pages() + pool.cached
 
+    def room(self, tokens: int, match: Match) -> list[tuple[int, int]]:
+        """For each table: pages that could be had beyond a match, and those still needed."""
+        found = []
+        for table, pool in enumerate(self.pools):
+            hit = self.windows[table].companions(match.pages)[1] if table else match.pages
+            idle = int(np.count_nonzero(pool.refs[hit] == 0))
+            found.append((self.available(table) - idle, self.pages_for(table, tokens) - len(hit)))
+        return found
+
     # Prefix hits --------------------------------------------------------------------------------
 
     def match(self, salt: bytes, sequence: TokenSequence) -> Match:

@@ -89,23 +89,21 @@ class Planner:
         """Prefix matches of the waiting requests that may start, as many as the budget serves."""
         matches: dict[RequestId, Match] = {}
         room = self.queues.policies.max_requests - len(self.queues.running)
-        promised_pages = 0
+        promised = [0] * len(self._cache.pools)
         for live in self.queues.waiting[: max(0, room)]:
             if budget_tokens <= 0:
                 break
             match = self._cache.match(live.salt, live.sequence)
             live.refresh_view()
             live.view.pending = live.sequence.length - match.tokens
-            load = self.queues.load(now_s, live, match)
-            load = load._replace(
-                free_pages=load.free_pages - promised_pages, running=load.running + len(matches)
-            )
+            room_of = self._cache.room(live.sequence.length, match)
+            load = self.queues.load(now_s, len(matches), room_of, promised)
             if not self.queues.policies.admission.admit(live.view, load):
                 self.queues.counters.refused_admissions += 1
                 break
             matches[live.id] = match
             budget_tokens -= live.view.pending
-            promised_pages += load.needed_pages
+            promised = [p + need for p, (_, need) in zip(promised, room_of, strict=True)]
         return matches
 
     def _propose(self, decodes: Sequence[Live], budget: int) -> dict[RequestId, Draft]:

@@ -76,14 +76,17 @@ class Queues:
             self.waiting.remove(live)
         self._keys.pop(live.id, None)
 
-    def load(self, now_s: float, live: Live, match: Match) -> Load:
-        """The engine's state as the admission policy sees it."""
-        cache = self._cache
-        free = min(cache.available(table) for table in range(len(cache.pools)))
-        idle_hits = int((cache.pools[0].refs[match.pages] == 0).sum())
-        needed = cache.pages_for(0, live.sequence.length) - len(match.pages)
-        total = min(pool.num_pages for pool in cache.pools)
-        return Load(now_s, len(self.running), free - idle_hits, total, needed)
+    def load(
+        self, now_s: float, admitted: int, room: list[tuple[int, int]], promised: list[int]
+    ) -> Load:
+        """The table with least room (see KVCache.room) as the admission policy sees it.
+
+        In this step `admitted` others were promised `promised` pages of each table.
+        """
+        rooms = [(free - p, need) for (free, need), p in zip(room, promised, strict=True)]
+        table = min(range(len(rooms)), key=lambda t: rooms[t][0] - rooms[t][1])
+        total = self._cache.pools[table].num_pages
+        return Load(now_s, len(self.running) + admitted, rooms[table][0], total, rooms[table][1])
 
     def admit(self, live: Live, match: Match, tokens: int, now_s: float) -> bool:
         """Move a waiting request to running if it gets the pages of its share.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from interlock.core.adapters import AdapterSet
+from interlock.core.allocator import KVAllocator
 from interlock.core.attention import AttentionBackend
 from interlock.core.batch import StepPlan, StepResult
 from interlock.core.cache_spec import CacheLayout
@@ -21,15 +22,15 @@ from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import AttentionForm, ModelDescription
 from interlock.core.parallel import ParallelStrategy, Placement, Ranks
 from interlock.core.planes import Planes, torch_dtype
-from interlock.core.pool_size import pool_size
+from interlock.core.pool_size import pool_sizes
 from interlock.core.registry import Chosen, Registry
 from interlock.core.request import SamplingParams
 from interlock.core.resolver import describe_models
 from interlock.core.settings import EngineConfig
 from interlock.core.verifier import Verifier
 
-FOLLOWED = ("attention", "spec", "executor")
-"""Seams whose component every rank has."""
+FOLLOWED = ("attention", "cache/allocator", "spec", "executor")
+"""Seams of which every rank knows the component."""
 
 
 class Rank:
@@ -67,15 +68,25 @@ class Rank:
         self.classes[seam] = type(built)
         return built
 
-    def pages(self, layout: CacheLayout) -> int:
-        """Pages of every table: what the rank with the least memory can have."""
-        pages = pool_size(self.config, layout, self.max_len, self.dtype, self.device)
+    def allocator(self, pages: int) -> KVAllocator:
+        """An allocator of so many pages."""
+        built = self.build("cache/allocator", replace(self.context, num_pages=pages))
+        assert isinstance(built, KVAllocator)
+        return built
+
+    def pages(self, layout: CacheLayout) -> list[int]:
+        """Pages of each table: what the rank with the least memory can have."""
+        reserves, item_bytes = self.allocator(1).reserves, self.dtype.itemsize
+        pages = pool_sizes(self.config, layout, self.max_len, item_bytes, self.device, reserves)
         if self.ranks.size == 1:
             return pages
-        return int(self.ranks.concat(torch.tensor([pages], device=self.device)).min())
+        pages_T1 = torch.tensor(pages, device=self.device)[:, None]
+        return [int(least) for least in self.ranks.concat(pages_T1).amin(-1)]
 
-    def parts(self, drafter: Drafter | None, verifier: Verifier | None) -> tuple[ModelParts, int]:
-        """Decoder, attention and planes, and the number of pages. Reads the weights."""
+    def parts(
+        self, drafter: Drafter | None, verifier: Verifier | None
+    ) -> tuple[ModelParts, list[int]]:
+        """Decoder, attention and planes, and the pages of each table. Reads the weights."""
         backend: AttentionBackend = self.build("attention")
         local = tuple(spec.on(self.ranks) for spec in self.model.attention)
         groups = backend.cache_groups(local, 0) + (drafter.cache_groups() if drafter else ())
@@ -86,7 +97,7 @@ class Rank:
         )
         decoder = load_decoder(self.model, families, placement)  # before pages take what is left
         pages, size = self.pages(layout), self.config.cache.page_size
-        planes = Planes(layout, [pages] * len(layout.lifetimes), size, self.dtype, self.device)
+        planes = Planes(layout, pages, size, self.dtype, self.device)
         own = drafter if isinstance(drafter, FeatureDrafter) else None
         drafting = self._draft_attention(backend, own)
         adapters, ranks = self.adapters, self.ranks

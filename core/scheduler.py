@@ -37,7 +37,7 @@ class Load(NamedTuple):
     now_s: float
     running: int
     free_pages: int
-    """Pages of the scarcest table that could be had now, evicting cached ones."""
+    """Pages that could be had now, evicting cached ones, in the table with least room."""
     total_pages: int
     needed_pages: int
     """Pages the candidate needs for its tokens so far."""

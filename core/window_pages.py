@@ -13,6 +13,11 @@ from interlock.core.page_pool import PagePool
 NONE = -1
 
 
+def window_pages(window: int, step_tokens: int, page_size: int) -> int:
+    """Most pages of a request: a window, a step's new tokens, and a page of overlap."""
+    return -(-(window - 1 + step_tokens) // page_size) + 1
+
+
 class WindowPages:
     """Companions of one window table."""
 
@@ -25,8 +30,8 @@ class WindowPages:
         self._idle: dict[int, None] = {}
 
     def most_pages(self, step_tokens: int) -> int:
-        """Pages a request holds at most: a window, a step's new tokens, and a page of overlap."""
-        return -(-(self._window - 1 + step_tokens) // self._page_size) + 1
+        """Pages a request holds at most."""
+        return window_pages(self._window, step_tokens, self._page_size)
 
     def first_visible_page(self, computed: int) -> int:
         """First page that the query at position `computed` or a later one can see."""
