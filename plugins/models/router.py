@@ -59,9 +59,10 @@ class Router:
         """(experts [T, J], weights [T, J])."""
         wide_TE = x_TE.to(self.weight_XE.dtype)
         logits_TX = self.rows.linear(wide_TE, self.weight_XE, self.bias_X)
-        return self.rows.apply(self._choice, logits_TX)
+        return self.rows.apply(self.choose, logits_TX)
 
-    def _choice(self, logits_TX: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, logits_TX: Tensor) -> tuple[Tensor, Tensor]:
+        """(experts [T, J], weights [T, J]) of logits."""
         scores_TX = self.scores(logits_TX)
         experts_TJ = _first_best(self.ranking(scores_TX), self.spec.chosen)
         return experts_TJ, self.weights(scores_TX, experts_TJ)
@@ -79,12 +80,17 @@ class Router:
             scores_TX = scores_TX + self.correction_X
         if spec.groups == 1:
             return scores_TX
-        grouped_TGX = scores_TX.view(len(scores_TX), spec.groups, -1)
-        best = min(spec.group_best, grouped_TGX.shape[-1])
-        groups_TG = grouped_TGX.topk(best, dim=-1).values.sum(dim=-1)
+        groups_TG = self.group_scores(scores_TX)
+        grouped_TGX = scores_TX.view(*groups_TG.shape, -1)
         kept_TG = torch.zeros_like(groups_TG, dtype=torch.bool)
         kept_TG.scatter_(1, _first_best(groups_TG, spec.chosen_groups), True)
         return grouped_TGX.masked_fill(~kept_TG[..., None], -torch.inf).view_as(scores_TX)
+
+    def group_scores(self, scores_TX: Tensor) -> Tensor:
+        """How good each group is [T, G], from corrected scores."""
+        grouped_TGX = scores_TX.view(len(scores_TX), self.spec.groups, -1)
+        best = min(self.spec.group_best, grouped_TGX.shape[-1])
+        return grouped_TGX.topk(best, dim=-1).values.sum(dim=-1)
 
     def weights(self, scores_TX: Tensor, experts_TJ: Tensor) -> Tensor:
         """The weights [T, J] of chosen experts."""

@@ -363,16 +363,26 @@ def write_oracle(
     `fields` change the shape's config.
     """
     kind, own = SHAPES[name]
-    model = random_model_of(kind, {**own, **fields})
+    model, prompt = random_model_of(kind, {**own, **fields}), random_prompt()
+    saved(model, directory, shard_size)
+    ids = torch.tensor([prompt])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.save_pretrained(directory, max_shard_size=shard_size)
-        prompt = torch.randint(
-            2, VOCAB_SIZE, (33,), generator=torch.Generator().manual_seed(1)
-        ).tolist()
-        ids = torch.tensor([prompt])
         out = model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False,
             pad_token_id=0, eos_token_id=None,
         )  # fmt: skip
     return Oracle(directory, model, prompt, out[0, len(prompt) :].tolist())
+
+
+def random_prompt() -> list[int]:
+    """33 tokens."""
+    draw = torch.Generator().manual_seed(1)
+    return list(torch.randint(2, VOCAB_SIZE, (33,), generator=draw).tolist())
+
+
+def saved(model: Any, directory: Path, shard_size: str = "1GB") -> None:
+    """Write the model as transformers writes it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(directory, max_shard_size=shard_size)
