@@ -6,12 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import RunsModel
 from interlock.core.conversation import Conversation
 from interlock.core.engine import Engine
 from interlock.core.errors import ConfigError
-from interlock.core.hydra_edge import compose
 from interlock.core.registry import Registry
 from interlock.core.request import FinishReason, Request, RequestRecord, SamplingParams
 from interlock.core.resolver import describe_models, resolve
