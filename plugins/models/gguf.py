@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,17 +83,22 @@ class GGUFModel(ModelFiles):
         return config_of(self._file, self._rope_factors)
 
     def _rope_factors(self) -> Sequence[float]:
+        import numpy
+
         from interlock.plugins.models.gguf_config import ROPE_FREQS
         from interlock.plugins.models.gguf_weights import read_rows
 
-        everything: Any = slice(None)
-        return [float(x) for x in read_rows(self._file, ROPE_FREQS, everything)]
+        stored = self._file.tensors[ROPE_FREQS]
+        everything = numpy.arange(prod(stored.shape))
+        rows = read_rows(self._file, ROPE_FREQS, everything, columns=1)
+        return [float(factor) for factor in rows[:, 0]]
 
     @cached_property
     def _tokenizer(self) -> "GGUFTokenizer":
+        from interlock.plugins.models.gguf_config import layout_of
         from interlock.plugins.models.gguf_tokenizer import GGUFTokenizer
 
-        return GGUFTokenizer(self._file.metadata, str(self.path))
+        return GGUFTokenizer(self._file.metadata, str(self.path), layout_of(self._file).respelled)
 
 
 class GGUFFormat(ModelFormat):

@@ -36,11 +36,18 @@ FIELDS = {
 NEUTRAL = {
     "expert_count": 0,
     "expert_used_count": 0,
+    "expert_gating_func": 1,  # softmax
     "attention.causal": True,
     "tensor_data_layout": "Meta AI original pth",
 }
 """Metadata that says nothing when it has this value."""
-OPTIONAL = {"attention.head_count_kv", "attention.key_length", "rope.freq_base", "vocab_size"}
+OPTIONAL = {
+    "attention.head_count_kv",
+    "attention.key_length",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "vocab_size",
+}
 ROPE_FREQS = "rope_freqs.weight"
 LLAMA3_POSITIONS = 8192
 LLAMA3 = {
@@ -65,19 +72,69 @@ class Layout:
     """Rows of q and k are in pairs (2i, 2i+1), as llama.cpp rotates them."""
     windowed: str | None = None
     """The class that stands in when `attention.sliding_window` is stated."""
+    norm_offset: float = 0.0
+    """What the file's norm weights are more than Hugging Face's."""
+    wide_scale: int | None = None
+    """Models with a query_pre_attn_scalar: hidden size / heads at this number of layers (the 27B;
+    no metadata tells), else the head size."""
+    respelled: bool = False
+    """Tokens of several spaces are spelled with spaces, and merges are in the order of tokens."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """More metadata -> field of config.json."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that all models of the architecture share."""
 
 
+SILU = {"hidden_act": "silu"}
+EXPERTS = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+SPARSE = {**SILU, "decoder_sparse_step": 1, "mlp_only_layers": []}
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh"}
+WINDOW = {"attention.sliding_window": "sliding_window"}
 LAYOUTS = {
     "llama": Layout(
-        "LlamaForCausalLM", "llama", permuted=True, windowed="MistralForCausalLM",
-        fixed={"hidden_act": "silu"},
+        "LlamaForCausalLM", "llama", permuted=True, windowed="MistralForCausalLM", fixed=SILU
     ),
-    "qwen2": Layout("Qwen2ForCausalLM", "qwen2", fixed={"hidden_act": "silu"}),
-}  # fmt: skip
+    "qwen2": Layout("Qwen2ForCausalLM", "qwen2", fixed=SILU),
+    "qwen3": Layout("Qwen3ForCausalLM", "qwen3", fixed=SILU),
+    "qwen2moe": Layout(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        fields={
+            **EXPERTS,
+            "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+        },
+        fixed={**SPARSE, "norm_topk_prob": False},
+    ),
+    "qwen3moe": Layout(
+        "Qwen3MoeForCausalLM", "qwen3_moe", fields=EXPERTS, fixed={**SPARSE, "norm_topk_prob": True}
+    ),
+    "gemma2": Layout(
+        "Gemma2ForCausalLM",
+        "gemma2",
+        norm_offset=1.0,
+        wide_scale=46,
+        respelled=True,
+        fields={
+            **WINDOW,
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        fixed=GEMMA,
+    ),
+    "gemma3": Layout(
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        norm_offset=1.0,
+        wide_scale=62,
+        respelled=True,
+        fields={**WINDOW, "rope.freq_base_swa": "rope_local_base_freq"},
+        fixed={**GEMMA, "sliding_window_pattern": 6},
+    ),
+}
 """The architectures that can be read: one row each."""
 
 
@@ -148,7 +205,12 @@ def config_of(file: GGUFFile, rope_factors: Callable[[], Sequence[float]]) -> di
         kind = layout.windowed.removesuffix("ForCausalLM").lower()
         config |= {"architectures": [layout.windowed], "model_type": kind, "sliding_window": window}
     config |= _biases(file)
-    head_dim = _head_dim(config, metadata)
+    config["head_dim"] = head_dim = _head_dim(config, metadata)
+    if layout.wide_scale is not None:
+        wide = config.get("num_hidden_layers") == layout.wide_scale
+        heads = config.get("num_attention_heads") or 1
+        scalar = config.get("hidden_size", 0) / heads if wide else head_dim
+        config["query_pre_attn_scalar"] = scalar
     config["rope_scaling"] = _rope_scaling(metadata)
     if ROPE_FREQS in file.tensors:
         metadata.require(config["rope_scaling"] is None, f"rope.scaling.type beside {ROPE_FREQS}")

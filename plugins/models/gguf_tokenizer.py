@@ -94,10 +94,15 @@ END_TEXTS = (
 
 
 class GGUFTokenizer:
-    """Reads `tokenizer.ggml.*`; problems are CheckpointErrors with `title` in front."""
+    """Reads `tokenizer.ggml.*`; problems are CheckpointErrors with `title` in front.
 
-    def __init__(self, metadata: Mapping[str, Any], title: str) -> None:
+    `respelled`: as Gemma's files have it, tokens of several spaces are spelled with spaces instead
+    of SentencePiece's sign, and the order of the tokens, not their scores, is that of the merges.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], title: str, respelled: bool = False) -> None:
         self.title = title
+        self.respelled = respelled
         self.metadata = metadata
         self.model = self._get("model", "none")
         self.tokens: Sequence[str] = self._list("tokens", str)
@@ -105,6 +110,11 @@ class GGUFTokenizer:
         self.present = self.model not in ("none", "no_vocab")
         if len(self.kinds) != len(self.tokens):
             raise self._error(f"{len(self.tokens)} tokens have {len(self.kinds)} token_type")
+        if respelled:
+            blank = [token.isspace() and not token.strip(" ") for token in self.tokens]
+            pairs = list(zip(blank, self.tokens, self.kinds, strict=True))
+            self.tokens = [SPACE * len(token) if is_ else token for is_, token, _ in pairs]
+            self.kinds = [Kind.NORMAL if is_ else kind for is_, _, kind in pairs]
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer itself."""
@@ -178,6 +188,8 @@ class GGUFTokenizer:
 
     def _sentencepiece(self) -> Tokenizer:
         scores = self._list("scores", float)
+        if self.respelled:
+            scores = [-float(place) for place in range(len(self.tokens))]
         if len(scores) != len(self.tokens):
             raise self._error(f"{len(self.tokens)} tokens have {len(scores)} scores")
         tokenizer = self._bpe(

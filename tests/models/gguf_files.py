@@ -8,7 +8,16 @@ import gguf
 import numpy as np
 
 F32 = gguf.GGMLQuantizationType.F32
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2"}
+ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+}
 """model_type of transformers -> GGUF's name."""
 
 
@@ -43,13 +52,17 @@ def write_gguf(
     for full, tensor in model.state_dict().items():
         if full == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        base, _, suffix = full.rpartition(".")
-        values = permuted(full, tensor.numpy().astype(np.float32), config, name)
-        used = kind if values.ndim > 1 else F32
-        data = gguf.quants.quantize(values, used)
-        writer.add_tensor(f"{names.get_name(base)}.{suffix}", data, raw_dtype=used)
-        kept = gguf.quants.dequantize(data, used).reshape(values.shape)
-        stored[full] = permuted(full, kept, config, name, back=True)
+        for part, values in split_experts(full, tensor.numpy().astype(np.float32)).items():
+            base, _, suffix = part.rpartition(".")
+            values = permuted(part, values, config, name) + norm_offset(base, name)
+            used = kind if values.ndim > 1 and "mlp.gate." not in part else F32
+            data = gguf.quants.quantize(values, used)
+            if "shared_expert_gate" in part:
+                data = data[0]  # a vector, as in older files
+            writer.add_tensor(f"{names.get_name(base)}.{suffix}", data, raw_dtype=used)
+            kept = gguf.quants.dequantize(data, used).reshape(values.shape)
+            kept = permuted(part, kept, config, name, back=True) - norm_offset(base, name)
+            stored[part] = kept
     for full, values in (tensors or {}).items():
         writer.add_tensor(full, values)
     writer.write_header_to_file()
@@ -59,8 +72,23 @@ def write_gguf(
     return stored
 
 
+def split_experts(full: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Gate and up projections of all experts apart, as llama.cpp has them."""
+    base, _, last = full.rpartition(".")
+    if last == "gate_up_proj":
+        gate, up = np.split(values, 2, axis=1)
+        return {f"{base}.gate_proj.weight": gate, f"{base}.up_proj.weight": up}
+    return {f"{full}.weight" if last == "down_proj" else full: values}
+
+
+def norm_offset(base: str, name: str) -> np.float32:
+    """Gemma's norms multiply with 1 + weight; llama.cpp stores the sum."""
+    return np.float32(name.startswith("gemma") and base.endswith("norm"))
+
+
 def metadata_of(config: Any) -> dict[str, Any]:
     """What llama.cpp's converter writes below the architecture's name."""
+    rope = config.rope_parameters
     return {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
@@ -71,7 +99,7 @@ def metadata_of(config: Any) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "attention.key_length": getattr(config, "head_dim", None),
         "attention.value_length": getattr(config, "head_dim", None),
-        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+        "rope.freq_base": float(rope.get("full_attention", rope)["rope_theta"]),
         "vocab_size": config.vocab_size,
     }
 

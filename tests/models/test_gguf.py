@@ -40,6 +40,25 @@ YARN_METADATA = {
     "rope.scaling.finetuned": True,
 }
 LINEAR_METADATA = {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "decoder_sparse_step": 1,
+}
+EXPERT_METADATA = {
+    "expert_count": 4,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 32,
+}
+GEMMA_FIELDS = {
+    **BASE,
+    "num_hidden_layers": 7,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 16,
+    "sliding_window": 8,
+    "tie_word_embeddings": True,
+}
 SHAPES = {
     "llama": ("Llama", BASE, {}),
     "llama of equal heads": ("Llama", {**BASE, "num_key_value_heads": 4}, {}),
@@ -64,6 +83,51 @@ SHAPES = {
         {"attention.sliding_window": 8},
     ),
     "qwen2": ("Qwen2", BASE, {"attention.causal": True, "expert_count": 0}),
+    "qwen3": ("Qwen3", {**BASE, "head_dim": 32}, {}),
+    "qwen2 with experts": (
+        "Qwen2Moe",
+        {**BASE, **EXPERTS, "shared_expert_intermediate_size": 48, "norm_topk_prob": False},
+        {**EXPERT_METADATA, "expert_shared_feed_forward_length": 48},
+    ),
+    "qwen3 with experts": (
+        "Qwen3Moe",
+        {**BASE, **EXPERTS, "head_dim": 16, "norm_topk_prob": True},
+        EXPERT_METADATA,
+    ),
+    "gemma2": (
+        "Gemma2",
+        {**GEMMA_FIELDS, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
+        {
+            "attention.sliding_window": 8,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 10.0,
+        },
+    ),
+    "gemma2 as wide as the largest": (
+        "Gemma2",
+        {**GEMMA_FIELDS, "num_hidden_layers": 46, "head_dim": 32, "hidden_size": 64},
+        {
+            "attention.sliding_window": 8,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            **GEMMA_FIELDS,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+        {
+            "attention.sliding_window": 8,
+            "rope.freq_base_swa": 100.0,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0,
+        },
+    ),
     "qwen2 with a tied head": ("Qwen2", {**BASE, "tie_word_embeddings": True}, {}),
 }
 """transformers' class, its config, and metadata that the config stands for."""

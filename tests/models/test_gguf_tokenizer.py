@@ -199,6 +199,25 @@ def test_without_a_space_prefix_text_starts_as_it_is():
     assert tokenizer.decode(ids_of(tokenizer, " the")) == " the"
 
 
+def test_gemma_merges_spaces_and_in_the_order_of_its_tokens():
+    spaces = ["  ", "   ", "\u2581\u2581a"]
+    pieces = [*PIECES, *spaces[:2], spaces[2]]
+    made = {
+        "tokens": pieces,
+        "scores": [0.0] * len(pieces),  # say nothing
+        "token_type": [*PIECE_TYPES, 4, 4, 1],
+    }
+    stated = {f"tokenizer.ggml.{key}": value for key, value in made.items()}
+    stated |= {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": False}
+    stated |= {"tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1}
+    ours = GGUFTokenizer(stated, "m", respelled=True).tokenizer()
+    theirs = convert_gguf_tokenizer("gemma3", {"tokenizer_type": "llama", **made})[0]
+    for text in ("the other", "a  b   c    d", "  ab  aba", "banana \u00e9 12", "<s> the </s>x"):
+        ids = ids_of(ours, text)
+        assert ids == theirs.encode(text, add_special_tokens=False).ids, text
+        assert ours.decode(ids, skip_special_tokens=False) == text
+
+
 def test_ends_are_those_stated_and_those_with_the_name_of_one():
     end = len(TOKENS) - 1
     renamed = [*TOKENS[:-1], "<|im_end|>"]
