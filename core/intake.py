@@ -115,7 +115,7 @@ class Intake:
         if opening is None:
             opening = codec.decode(request.prompt_token_ids)
         stream = codec.detokenizer(request.prompt_token_ids)
-        return OutputText(stream, wanted.stop, wanted.include_stop, opening)
+        return OutputText(stream, wanted.stop, wanted.include_stop, opening, wanted.min_tokens)
 
     def edits(self, request: Request) -> LogitEdits | None:
         """What changes the request's logits; None if nothing does."""

@@ -13,7 +13,8 @@ class OutputText:
     The output ends with the token that completes a stop string; of several, the one completed
     first in the text counts, of those that one character completes the longest. The text ends
     before it, or behind it with `include_stop`. What may still become a stop string is withheld:
-    the longest end of the text that one begins with. `opening` is text that comes before the
+    the longest end of the text that one begins with. Stop strings that one of the first
+    `min_tokens` tokens completes are passed over. `opening` is text that comes before the
     output's own and in which no stop string is looked for.
     """
 
@@ -23,12 +24,14 @@ class OutputText:
         stops: Sequence[str] = (),
         include_stop: bool = False,
         opening: str = "",
+        min_tokens: int = 0,
     ) -> None:
         self.stopped_by: str | None = None
         """The stop string that ended the output."""
         self._stream = stream
         self._stops = tuple(stops)
         self._include_stop = include_stop
+        self._passed_over = min_tokens
         self._final = [opening] if opening else []
         self._taken = 0
         self._withheld = ""
@@ -40,6 +43,7 @@ class OutputText:
         tokens), times the stop strings.
         """
         for count, token in enumerate(tokens, start=1):
+            self._passed_over -= 1
             if token in stop_ids and not self._include_stop:
                 return count
             piece = self._stream.push((token,))
@@ -64,7 +68,7 @@ class OutputText:
         """Add text; True if it completes a stop string."""
         before, text = len(self._withheld), self._withheld + piece
         found: list[tuple[int, int, str]] = []
-        for stop in self._stops:
+        for stop in self._stops if self._passed_over < 0 else ():
             start = text.find(stop, max(0, before - len(stop) + 1))
             if start >= 0:
                 found.append((start + len(stop), start, stop))

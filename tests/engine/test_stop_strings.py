@@ -87,6 +87,7 @@ def test_outputs_end_with_the_token_that_completes_a_stop_string(
         story(
             number % 4, number, include_stop=number % 5 == 0, detokenize=True,
             stop=some_stops(codec, stories[kind][number % 4], rng) if number % 6 else (),
+            min_tokens=number % 3 * 5,
         )
         for number in range(12)
     ]  # fmt: skip
@@ -94,7 +95,9 @@ def test_outputs_end_with_the_token_that_completes_a_stop_string(
     for request in asked:
         record = records[request.index]
         output, asks = stories[kind][request.index % 4], request.sampling
-        kept, text, stop = ended(codec.decode, output, asks.stop, asks.include_stop)
+        kept, text, stop = ended(
+            codec.decode, output, asks.stop, asks.include_stop, asks.min_tokens
+        )
         assert record.output_token_ids == output[:kept]
         assert (record.text, record.stopped_by) == (text, stop)
         assert record.finish_reason is (FinishReason.STOP if stop else FinishReason.LENGTH)

@@ -12,11 +12,12 @@ from interlock.core.text import REPLACEMENT
 from tests.models.test_detokenizer import codec_of, spelt
 
 
-def ended(read, ids, stops, include_stop=False):
+def ended(read, ids, stops, include_stop=False, min_tokens=0):
     """(tokens kept, text, stop string) by the definition; `read` gives the text of ids."""
-    for count in range(1, len(ids) + 1):
+    first = len(read(ids[:min_tokens]).rstrip(REPLACEMENT)) + 1
+    for count in range(min_tokens + 1, len(ids) + 1):
         text = read(ids[:count]).rstrip(REPLACEMENT)
-        for end in range(1, len(text) + 1):
+        for end in range(first, len(text) + 1):
             met = [stop for stop in stops if text[:end].endswith(stop)]
             if met:
                 stop = max(met, key=len)
@@ -39,15 +40,16 @@ words = st.text("ab é\n", min_size=1, max_size=4)
     text=st.text("ab é\n日", max_size=30),
     stops=st.lists(words, max_size=4),
     include_stop=st.booleans(),
-    cuts=st.lists(st.integers(1, 5), min_size=40, max_size=40),
+    min_tokens=st.sampled_from([0, 0, 1, 4]),
+    cuts=st.lists(st.integers(1, 5), max_size=40),
 )
-def test_output_and_text_end_where_the_whole_text_says(text, stops, include_stop, cuts):
+def test_output_and_text_end_where_the_whole_text_says(text, stops, include_stop, min_tokens, cuts):
     codec = codec_of("gemma")
     read = partial(spelt, codec)
     ids = codec.encode(text)
-    output = OutputText(codec.detokenizer(), stops, include_stop, opening="ab")
+    output = OutputText(codec.detokenizer(), stops, include_stop, "ab", min_tokens)
     kept, pieces = 0, []
-    for cut in cuts:
+    for cut in [*cuts, len(ids)]:
         new = ids[kept : kept + cut]
         kept += output.push(new)
         pieces.append(output.take())
@@ -56,9 +58,8 @@ def test_output_and_text_end_where_the_whole_text_says(text, stops, include_stop
         known = read(ids[:kept]).rstrip(REPLACEMENT)
         assert "".join(pieces) == "ab" + known[: len(known) - withheld(known, stops)]
     whole = output.end()
-    assert (kept, whole, output.stopped_by) == (
-        (expected := ended(read, ids, stops, include_stop))[0], "ab" + expected[1], expected[2],
-    )  # fmt: skip
+    count, answer, stop = ended(read, ids, stops, include_stop, min_tokens)
+    assert (kept, whole, output.stopped_by) == (count, "ab" + answer, stop)
     assert "".join(pieces) + output.take() == whole
     assert output.take() == ""
 
