@@ -83,7 +83,7 @@ def chat_config(overrides: Sequence[str], registry: Registry) -> EngineConfig:
     if RunsModel() not in resolution.capabilities:
         executor = resolution.chosen["executor"].key
         raise ConfigError(f"{executor} makes tokens up; a chat needs one that runs the model")
-    codec = load_codec(model.directory) if model.directory else None
+    codec = load_codec(model.files) if model.files else None
     if codec is None or codec.chat_template is None:
         lacking = "tokenizer.json" if codec is None else "chat template"
         raise ConfigError(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from interlock.core.assemble import assemble
+from interlock.core.conversation import Conversation
 from interlock.core.request import SamplingParams
 from interlock.driver.manifest import model_entry
 from interlock.driver.weight_bytes import weight_bytes
@@ -72,3 +73,18 @@ def test_the_manifest_names_the_file_and_the_account_of_weights_is_the_models(en
     assert "header" in entry["sha256_of"]
     assert weight_bytes(model, torch.float32) == 4 * PARAMETERS
     assert (model.dtype, model.eos_token_ids) == ("bfloat16", (2, 0))
+
+
+def test_a_second_turn_extends_the_first_as_the_template_does_and_hits_its_pages(engine):
+    chat, prompts, records = Conversation(engine.codec), [], []
+    for question in ("What is the capital of France?", "And of Italy?"):
+        prompts.append(chat.ask({"role": "user", "content": question}))
+        engine.submit(prompts[-1], SamplingParams(max_tokens=24, detokenize=True))
+        *_, last = engine.outputs()
+        records.append(last.finished)
+        chat.answer(last.finished.output_token_ids, last.finished.text)
+    assert "Rome" in chat.messages[-1]["content"]
+    said = records[0].output_token_ids
+    assert prompts[1][: len(prompts[0]) + len(said)] == (*prompts[0], *said)
+    assert list(prompts[1]) == engine.codec.encode_chat(chat.messages[:3])
+    assert records[1].cached_tokens == (len(prompts[0]) + len(said) - 1) // 16 * 16
