@@ -27,7 +27,8 @@ from interlock.core.request_features import lacking
 from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
-from interlock.core.text import TextCodec, load_codec
+from interlock.core.structured import StructuredOutput
+from interlock.core.text import load_codec
 
 SIMULATED_MAX_LEN = 1 << 18
 """Longest request where no model sets a limit, in tokens."""
@@ -86,6 +87,8 @@ class _Builder(Rank):
         config = replace(resolution.config, max_model_len=self._max_model_len(config))
         super().__init__(config, resolution.model, registry, resolution.chosen, ranks)
         self.classes["parallel"] = type(strategy)
+        codec = load_codec(self.model.files) if self.model.files else None
+        self.context = replace(self.context, codec=codec)
 
     def _max_model_len(self, config: EngineConfig) -> int:
         model = self.resolution.model
@@ -102,9 +105,8 @@ class _Builder(Rank):
 
     def engine(self, clock: Clock | None) -> Engine:
         """Everything, wired."""
-        model = self.model
         drafter: Drafter | None = self.build("spec") if self.runs_model else None
-        codec = load_codec(model.files) if model.files else None
+        structured: StructuredOutput = self.build("structured")
         parts, layout = None, CacheLayout.of(())
         if self.runs_model:
             self.ranks.from_first(self.config)
@@ -118,7 +120,7 @@ class _Builder(Rank):
             cache=cache,
             policies=self._policies(),
             drafts=self._draft_rules(drafter),
-            intake=self._intake(codec),
+            intake=self._intake(structured),
             ledger=StepLedger(),
             seed_of=lambda index: request_seed(self.config.seed, index),
             executor=type(executor).__name__,
@@ -131,7 +133,7 @@ class _Builder(Rank):
             executor=executor,
             clock=clock or (VirtualClock() if executor.virtual else WallClock()),
             resolution=self.resolution,
-            codec=codec,
+            codec=self.context.codec,
             observers=self.registry.observers,
             planes=parts.planes if parts else None,
             dtype=self.dtype,
@@ -176,11 +178,11 @@ class _Builder(Rank):
             max_positions=drafter.max_positions,
         )
 
-    def _intake(self, codec: TextCodec | None) -> Intake:
+    def _intake(self, structured: StructuredOutput) -> Intake:
         resolution, model = self.resolution, self.resolution.model
         keys = {seam: chosen.key for seam, chosen in resolution.chosen.items()}
         unsupported = lacking(resolution.capabilities, keys)
-        if codec is None:
+        if self.context.codec is None:
             why = (
                 f"model {model.name!r} has no tokenizer.json; use stop_token_ids and decode the ids"
             )
@@ -193,6 +195,7 @@ class _Builder(Rank):
             share_tenants=self.config.cache.share_tenants,
             adapters=self.adapters,
             unsupported=unsupported,
-            codec=codec,
+            codec=self.context.codec,
+            structured=structured,
             limited_by=model.limited_by if self.max_len == model.max_positions else "",
         )

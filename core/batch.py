@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PageId = NewType("PageId", int)
 Ints = NDArray[np.int64]
 Pages = NDArray[np.int32]
+Words = NDArray[np.int32]
+"""A mask of tokens: token t may come when bit t % 32 of word t // 32 is set."""
 
 
 @dataclass(frozen=True)

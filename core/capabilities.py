@@ -116,6 +116,14 @@ class EditsLogits(Feature):
 
 
 @dataclass(frozen=True)
+class FollowsGrammars(Feature):
+    """Outputs can be kept inside a grammar."""
+
+    seam = "structured"
+    lack = "follows no grammar"
+
+
+@dataclass(frozen=True)
 class MakesText(Feature):
     """Tokens of an output are text of the model's."""
 

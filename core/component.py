@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from interlock.core.executor import ModelParts
+    from interlock.core.text import TextCodec
 
 CONTRACT = 1
 """Version of the plugin contract: hooks, seams and the values that cross them."""
@@ -29,6 +30,8 @@ class BuildContext:
     seed: int = 0
     parts: "ModelParts | None" = None
     """For executors of a composition that runs the model."""
+    codec: "TextCodec | None" = None
+    """The model's tokenizer; None: token ids only."""
     numerics: str = "fast"
     """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
 

@@ -85,6 +85,7 @@ class EngineCore:
         )
         try:
             max_length = self._intake.check(request, self.cache)
+            edits = self._intake.edits(request)
         except RequestError as error:
             self._finalise(request_id, record, Status.FAILED, FinishReason.ERROR, None, str(error))
             return
@@ -100,7 +101,7 @@ class EngineCore:
             max_length=max_length,
             text=self._intake.output_text(request),
             adapter=self._intake.adapter(request),
-            edits=self._intake.edits(request),
+            edits=edits,
         )
         if request.sampling.echo:
             record.prompt_token_ids = request.prompt_token_ids

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from interlock.core.adapters import AdapterSet
-from interlock.core.capabilities import EditsLogits, Feature, MakesText
+from interlock.core.capabilities import EditsLogits, Feature, FollowsGrammars, MakesText
 from interlock.core.errors import RequestError
 from interlock.core.kv_cache import KVCache
 from interlock.core.logit_edits import LogitEdits
-from interlock.core.request import HashedPrompt, Request, refuse
+from interlock.core.request import GRAMMARS, HashedPrompt, Request, refuse
 from interlock.core.request_features import asked
 from interlock.core.stop_text import OutputText
+from interlock.core.structured import Matcher, StructuredOutput
 from interlock.core.text import TextCodec
 
 HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
@@ -34,6 +35,7 @@ class Intake:
     unsupported: Mapping[Feature, str]
     """What this composition cannot do for a request, with the reason."""
     codec: TextCodec | None = None
+    structured: StructuredOutput | None = None
     limited_by: str = ""
     """Why the model takes no longer requests, where that is a special reason."""
 
@@ -118,11 +120,28 @@ class Intake:
         return OutputText(stream, wanted.stop, wanted.include_stop, opening, wanted.min_tokens)
 
     def edits(self, request: Request) -> LogitEdits | None:
-        """What changes the request's logits; None if nothing does."""
-        if all(feature != EditsLogits() for _, feature in asked(request)):
+        """What changes the request's logits; None if nothing does. RequestError: it cannot."""
+        if {EditsLogits(), FollowsGrammars()}.isdisjoint(f for _, f in asked(request)):
             return None
-        prompt = np.array(request.prompt_token_ids, dtype=np.int64)
-        return LogitEdits(request.sampling, self.vocab_size, self.stop_ids(request), prompt)
+        prompt, ends = np.array(request.prompt_token_ids, dtype=np.int64), self.stop_ids(request)
+        matcher = self._matcher(request, ends)
+        return LogitEdits(request.sampling, self.vocab_size, ends, prompt, matcher)
+
+    def _matcher(self, request: Request, ends: frozenset[int]) -> Matcher | None:
+        for kind in GRAMMARS:
+            text = getattr(request.sampling, kind)
+            if text is None:
+                continue
+            if not ends:
+                why = "its output could not end: ignore_eos without stop_token_ids"
+                raise refuse(request, f"{kind} cannot be followed: {why}")
+            assert self.structured is not None
+            try:
+                return self.structured.matcher(kind, text, ends)
+            except ValueError as error:
+                what = f"{kind}={text!r:.80} cannot be followed"
+                raise refuse(request, f"{what}: {error}") from error
+        return None
 
 
 def due_s(request: Request) -> float:

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interlock.core.batch import Draft, Ints
+from interlock.core.batch import Draft, Ints, Words
+from interlock.core.errors import ContractError
 from interlock.core.request import SamplingParams
-
-Words = NDArray[np.int32]
-"""A mask: token t may come when bit t % 32 of word t // 32 is set."""
+from interlock.core.structured import Matcher
 
 ENTRY = np.dtype([("token", "<i8"), ("count", "<i4"), ("in_prompt", "?"), ("bias", "<f8")])
 """What is known of one token: how often the output has it, whether the prompt does, its bias."""
@@ -40,16 +39,25 @@ class LogitEdits:
     """What changes one request's logits, and the history that it depends on."""
 
     def __init__(
-        self, params: SamplingParams, vocab_size: int, stop_ids: Collection[int], prompt: Ints
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        stop_ids: Collection[int],
+        prompt: Ints,
+        matcher: Matcher | None = None,
     ) -> None:
-        """`stop_ids` end this request: none of them can come before min_tokens."""
+        """`stop_ids` end this request: none of them can come before min_tokens.
+
+        `matcher` stands at the start of the output; it is this object's from now on.
+        """
+        self._stop_ids, self._matcher = stop_ids, matcher
         self._min_tokens, self._emitted = params.min_tokens, 0
         everything_W = mask_of(range(vocab_size), vocab_size)
         self._going_on_W = everything_W & ~mask_of(stop_ids, vocab_size)
         self._mask_W = everything_W & ~mask_of(params.banned_token_ids, vocab_size)
         if params.allowed_token_ids is not None:
             self._mask_W &= mask_of(params.allowed_token_ids, vocab_size)
-        self._masks = bool((self._mask_W != everything_W).any())
+        self._masks = matcher is not None or bool((self._mask_W != everything_W).any())
         repeats = params.repetition_penalty != 1
         self._counts = repeats or bool(params.presence_penalty or params.frequency_penalty)
         self._places: dict[int, int] = {}
@@ -75,6 +83,12 @@ class LogitEdits:
         for token in tokens if self._counts else ():
             place = self._place(token)
             self._entries["count"][place] += 1
+        if self._matcher is None:
+            return
+        for token in tokens:
+            if token not in self._stop_ids and not self._matcher.accept(token):
+                name = type(self._matcher).__name__
+                raise ContractError(f"token {token} came, which {name} does not allow")
 
     def at(self, draft: Draft) -> NodeEdits | None:
         """The edits after the newest token and after each candidate; None if there are none."""
@@ -99,7 +113,28 @@ class LogitEdits:
         emitted_N = self._emitted + np.array([0, *draft.depths()])
         masks_NW = np.tile(self._mask_W, (len(emitted_N), 1))
         masks_NW[emitted_N < self._min_tokens] &= self._going_on_W
+        if self._matcher is not None:
+            self._follow(draft, self._matcher, masks_NW)
         return masks_NW
+
+    def _follow(self, draft: Draft, matcher: Matcher, masks_NW: Words) -> None:
+        """Narrow each row's mask to what its path allows; rows behind a dead end are left alone.
+
+        One walk down the tree: a candidate is accepted, its children follow, it is taken back.
+        """
+        children: list[list[int]] = [[] for _ in masks_NW]
+        for node in reversed(range(len(draft.tokens))):
+            children[(draft.parents[node] if draft.parents else node - 1) + 1].append(node)
+        masks_NW[0] &= matcher.allowed()
+        leave = -1
+        stack = children[0]
+        while stack:
+            node = stack.pop()
+            if node == leave:
+                matcher.rollback(1)
+            elif draft.tokens[node] not in self._stop_ids and matcher.accept(draft.tokens[node]):
+                masks_NW[node + 1] &= matcher.allowed()
+                stack += [leave, *children[node + 1]]
 
 
 def mask_of(tokens: Collection[int], vocab_size: int) -> Words:

@@ -1,14 +1,15 @@
 """What a user asks for and what comes back."""
 
+import json
 import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, NewType
+from typing import Any, Literal, NewType, get_args
 
-from interlock.core.capabilities import EditsLogits, MakesText, ReturnsLogprobs
+from interlock.core.capabilities import EditsLogits, FollowsGrammars, MakesText, ReturnsLogprobs
 from interlock.core.errors import RequestError
 from interlock.core.options import option
 
@@ -18,7 +19,12 @@ MOST_STOPS, MOST_STOP_LENGTH = 16, 1000
 
 MOST = sys.float_info.max
 
+GrammarKind = Literal["json_schema", "regex", "grammar"]
+"""JSON Schema, a regular expression for the whole output, or EBNF rules from `root` on."""
+GRAMMARS: tuple[GrammarKind, ...] = get_args(GrammarKind)
+
 _edit = partial(option, needs=EditsLogits())
+_grammar = partial(option, None, needs=FollowsGrammars())
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,8 @@ class SamplingParams:
     temperature 0 is argmax (lowest id on ties). top_k 0 and top_p 1 and min_p 0 switch a filter
     off; top_p 0 keeps one token. `logprobs` asks for that many top log-probabilities (raw law)
     beside the chosen token's. `seed` None derives one from the run's seed and the request's index.
-    `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias).
+    `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias). At most one of
+    json_schema (a mapping becomes text), regex and grammar is given.
     """
 
     temperature: float = option(0.0, "0: the most likely token")
@@ -62,7 +69,13 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = _edit(None, "the only ids to draw from; null: all")
     banned_token_ids: tuple[int, ...] = _edit((), "token ids that can never come")
 
+    json_schema: str | None = _grammar("JSON Schema that the output is an instance of, as text")
+    regex: str | None = _grammar("regular expression that the whole output matches")
+    grammar: str | None = _grammar("EBNF grammar of the output, from its rule `root` on")
+
     def __post_init__(self) -> None:
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         if isinstance(self.logit_bias, Mapping):
@@ -99,10 +112,15 @@ class SamplingParams:
              "logit_bias", f"biases from -100 to 100 of different {ids}"),
             (allowed is None or _are_ids(allowed, vocab_size), "allowed_token_ids", ids),
             (_are_ids(self.banned_token_ids, vocab_size), "banned_token_ids", ids),
+            *((text is None or (isinstance(text, str) and text.strip()), kind, "a text, or null")
+              for kind, text in ((kind, getattr(self, kind)) for kind in GRAMMARS)),
         ]  # fmt: skip
         found = [
             f"{name}={getattr(self, name)!r} is not {what}" for ok, name, what in checks if not ok
         ]
+        kinds = [kind for kind in GRAMMARS if getattr(self, kind) is not None]
+        if len(kinds) > 1:
+            found.append(f"{' and '.join(kinds)} cannot both hold; ask for one of them")
         return found or self._nothing_left(vocab_size)
 
     def _nothing_left(self, vocab_size: int | None) -> list[str]:

@@ -97,6 +97,12 @@ SEAMS: dict[str, Seam] = {
             "how the model is split over devices",
             optional=True,
         ),
+        Seam(
+            "structured",
+            "interlock.core.structured:StructuredOutput",
+            "what keeps an output inside a JSON schema, a regular expression or a grammar",
+            optional=True,
+        ),
         Seam("executor", "interlock.core.executor:Executor", "what runs a planned step"),
         Seam("workload", "interlock.core.workload:Workload", "which requests arrive, and when"),
     )

@@ -70,6 +70,11 @@ class TextCodec:
         self.chat_template = chat_template
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer itself, not to be changed."""
+        return self._tokenizer
+
+    @property
     def vocab_size(self) -> int:
         """Number of ids that stand for text, added tokens included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))

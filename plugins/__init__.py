@@ -13,11 +13,12 @@ from interlock.plugins import (
     parallel,
     scheduler,
     speculative,
+    structured,
 )
 
 INTERLOCK_CONTRACT = 1
 
-GROUPS = (attention, cache, scheduler, speculative, parallel, executor, frontend)
+GROUPS = (attention, cache, scheduler, speculative, parallel, structured, executor, frontend)
 
 
 @hookimpl

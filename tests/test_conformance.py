@@ -18,6 +18,7 @@ CONTRACTS = {
     "spec": "drafter_contract:TokenDrafterContract",
     "spec/verifier": "verifier_contract:VerifierContract",
     "parallel": "parallel_contract:ParallelContract",
+    "structured": "structured_contract:StructuredContract",
     "executor": "executor_contract:ExecutorContract",
     "workload": "workload_contract:WorkloadContract",
 }
@@ -47,6 +48,8 @@ TESTED = {
     ("spec/verifier", "target_only"): "speculative.test_target_only:TestTargetOnly",
     ("parallel", "none"): "parallel.test_parallel:TestNone",
     ("parallel", "tensor"): "parallel.test_parallel:TestTensor",
+    ("structured", "none"): "structured.test_structured:TestNoGrammars",
+    ("structured", "xgrammar"): "structured.test_structured:TestXGrammar",
     ("executor", "torch"): "executor.test_executors:TestTorch",
     ("executor", "fixed"): "executor.test_executors:TestFixed",
     ("workload", "chat"): "frontend.test_contracts:TestChat",

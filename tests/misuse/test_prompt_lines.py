@@ -45,6 +45,8 @@ LINES = [
     (ANY | {"logit_bias": {"257": 3}}, "of different token ids from 0 to 256"),
     (ANY | {"allowed_token_ids": []}, "leave no token that could come"),
     (ANY | {"min_tokens": 3}, "min_tokens=3 is not an integer from 0 to max_tokens=2"),
+    (ANY | {"regex": "a+"}, "regex='a+' cannot be served: structured=none follows no grammar"),
+    (ANY | {"json_schema": {"type": "integer"}}, "cannot be served: structured=none"),
     (ANY | {"ignore_eos": "yes"}, "ignore_eos='yes' is not true or false"),
     (ANY | {"stop": "b", "echo": True}, None),
     (ANY | {"stop": ["b", ""]}, "stop=('b', '') is not up to 16 texts of 1 to 1000 characters"),
@@ -129,3 +131,26 @@ def test_block_ids_beyond_a_word_fail_alone(run, tmp_path, ids, reason):
     (found,) = run(*arguments, "hydra.run.dir=run").requests
     assert (found["error"] is None) == (reason is None)
     assert reason is None or "with ids from 0 to 2**63 / block_tokens" in found["error"]
+
+
+def test_lines_ask_for_grammars_and_the_run_for_all_others(run, tiny, prompts):
+    schema = {"type": "array", "items": {"enum": [1, 22]}, "minItems": 1, "maxItems": 3}
+    path = prompts({"prompt": "a", "json_schema": schema}, {"prompt": "b", "regex": "a("},
+                   {"prompt": "c", "regex": None})  # fmt: skip
+    ran = run(
+        f"model={tiny}", "workload=prompts", path, "progress=false", "hydra.run.dir=run",
+        "structured=xgrammar", 'sampling.grammar="root ::= \\"x\\" | \\"yy\\""',
+    )  # fmt: skip
+    assert ran.status == 0
+    both, bad, other = ran.requests
+    assert "json_schema and grammar cannot both hold" in both["error"]
+    assert "regex and grammar cannot both hold" in bad["error"]
+    assert other["text"] in ("x", "yy")
+    ran = run(
+        f"model={tiny}", "workload=prompts", path, "progress=false", "hydra.run.dir=run",
+        "structured=xgrammar",
+    )  # fmt: skip
+    listed, bad, _ = ran.requests
+    assert json.loads(listed["text"])
+    assert listed["finish_reason"] == "stop"
+    assert "regex='a(' cannot be followed: Regex parsing error" in bad["error"]
