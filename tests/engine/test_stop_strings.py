@@ -102,6 +102,8 @@ def test_outputs_end_with_the_token_that_completes_a_stop_string(
         assert (record.text, record.stopped_by) == (text, stop)
         assert record.finish_reason is (FinishReason.STOP if stop else FinishReason.LENGTH)
     assert any(r.stopped_by and len(r.output_token_ids) < LENGTH for r in records.values())
+    assert "num_pages" not in settings or engine.core.queues.counters.preemptions
+    assert drafter not in ("chain", "tree") or engine.core.ledger.accepted
 
 
 def test_text_is_given_while_it_is_final_and_stays_what_it_was(wordy, stories):
