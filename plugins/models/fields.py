@@ -22,14 +22,16 @@ class Fields:
         self, key: str, default: int | None = None, least: int = 1, also: str | None = None
     ) -> int:
         """An integer >= `least`; `also` is another name of the field, which must not disagree."""
-        if also is not None and self.config.get(also) is not None:
-            if self.config.get(key) not in (None, self.config[also]):
-                self._refuse(key, f"{also}={self.config[also]!r}")
-            key = also
-        value = self._value(key, default)
+        value, allowed = self._value(key, default), f"an integer >= {least}"
+        if also is not None:
+            other = self.config.get(also)
+            if other is not None and self.config.get(key) not in (None, other):
+                self._refuse(key, f"{also}={other!r}, another name of the field")
+            value = other if self.config.get(key) is None and other is not None else value
+            allowed = f"{allowed}, nor is {also}={other!r}"
         if type(value) is int and value >= least:
             return value
-        self._refuse(key, f"an integer >= {least}")
+        self._refuse(key, allowed)
         return least
 
     def number(self, key: str, default: float | None = None) -> float:
