@@ -2,28 +2,20 @@
 
 Every product of a layer has one shape, every query and entry one place in it (see `blocks`), and
 tiles are summed in the order of positions, so that neither other requests nor chunks, hits or
-drafts change a bit. What is left is what a matrix library may choose by itself: operands are padded
-to whole vectors, since results of MKL depend on the alignment of rows that are not, and where a
-library chooses its kernel by the number of products in a batch, that number is fixed, too.
+drafts change a bit. `products` looks after what a matrix library chooses by itself.
 
 Legend: T tokens, B blocks, Q queries of a block, S entries of a tile, H query heads, K key/value
-heads, G = H / K, M = Q * G, D and V head sizes (X: padded), P slots of a plane, n active blocks,
-R tokens of a product, E and F sizes of a projection.
+heads, G = H / K, M = Q * G, D and V head sizes (X: padded), P slots of a plane, n active blocks.
 """
 
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from interlock.core.model import AttentionSpec
-from interlock.plugins.attention.blocks import GROUP, TILE, BlockGroup, BlockPlan
-
-PRODUCT_ROWS = 32
-"""Rows of a product: a block has as many queries as the heads of a group leave room for."""
-VECTOR = 16
-"""Elements that a row is padded to a multiple of: 64 bytes in fp32."""
+from interlock.plugins.attention.blocks import TILE, BlockGroup, BlockPlan
+from interlock.plugins.attention.products import PRODUCT_ROWS, padded, padded_size, product
 
 
 def queries_of(spec: AttentionSpec) -> int:
@@ -70,13 +62,13 @@ def _sums(
     wide, shared = torch.promote_types(q_THD.dtype, torch.float32), len(planes) == 1
     (blocks, queries), (_, kv_heads, size) = group.tokens_BQ.shape, planes[0].shape
     q_BQKGD = q_THD[group.tokens_BQ].to(wide).view(blocks, queries, kv_heads, -1, size)
-    q_BKMX = _padded(q_BQKGD.transpose(1, 2).flatten(2, 3), size + shared)
+    q_BKMX = padded(q_BQKGD.transpose(1, 2).flatten(2, 3), size + shared)
     most_BKM1, sums_BKMX = _start(q_BKMX, planes[-1].shape[-1], sinks_H)
     for step in group.steps:
         active = len(step.slots_nS)
         values_nKSX = _tile(planes[-1], step.slots_nS, wide, with_one=True)
         keys_nKSX = values_nKSX if shared else _tile(planes[0], step.slots_nS, wide)
-        scores_nKMS = _product(q_BKMX[:active], keys_nKSX.mT).mul_(spec.scale)
+        scores_nKMS = product(q_BKMX[:active], keys_nKSX.mT).mul_(spec.scale)
         if spec.softcap is not None:
             scores_nKMS.div_(spec.softcap).tanh_().mul_(spec.softcap)
         scores_nKQGS = scores_nKMS.view(active, kv_heads, queries, -1, TILE)
@@ -84,7 +76,7 @@ def _sums(
         most_nKM1 = torch.maximum(most_BKM1[:active], scores_nKMS.amax(-1, keepdim=True))
         weights_nKMS = scores_nKMS.sub_(most_nKM1).exp_()
         shrink_nKM1 = (most_BKM1[:active] - most_nKM1).exp_()
-        sums_BKMX[:active].mul_(shrink_nKM1).add_(_product(weights_nKMS, values_nKSX))
+        sums_BKMX[:active].mul_(shrink_nKM1).add_(product(weights_nKMS, values_nKSX))
         most_BKM1[:active] = most_nKM1
     return sums_BKMX
 
@@ -116,40 +108,3 @@ def _tile(
     if with_one:
         tile_nKSX[..., size] = 1
     return tile_nKSX
-
-
-def _product(a_nKMX: Tensor, b_nKXY: Tensor) -> Tensor:
-    """[n, K, M, Y], each block's and head's product on its own."""
-    a, b = a_nKMX.flatten(0, 1), b_nKXY.flatten(0, 1)
-    missing = 0 if a.is_cpu else (GROUP - len(a_nKMX)) * a_nKMX.shape[1]
-    if missing:
-        a, b = F.pad(a, (0, 0, 0, 0, 0, missing)), F.pad(b, (0, 0, 0, 0, 0, missing))
-    product = torch.bmm(a, b)[: len(a_nKMX) * a_nKMX.shape[1]]
-    return product.view(*a_nKMX.shape[:2], *product.shape[1:])
-
-
-def project(x_THE: Tensor, weight_HEF: Tensor) -> Tensor:
-    """[T, H, F] in fp32 or the wider dtype of x: each head's product, a fixed number of rows each.
-
-    A row's bits depend neither on its place among the T nor on their number.
-    """
-    wide = torch.promote_types(x_THE.dtype, torch.float32)
-    size = x_THE.shape[-1]
-    weight_HXF = F.pad(weight_HEF.to(wide), (0, 0, 0, padded_size(size) - size))
-    missing = -len(x_THE) % PRODUCT_ROWS
-    x_HTX = _padded(F.pad(x_THE.to(wide), (0, 0, 0, 0, 0, missing)).transpose(0, 1), size)
-    out_HTF = x_HTX.new_empty(*x_HTX.shape[:2], weight_HEF.shape[-1])
-    for at in range(0, len(x_THE), PRODUCT_ROWS):
-        rows = slice(at, at + PRODUCT_ROWS)
-        out_HTF[:, rows] = torch.bmm(x_HTX[:, rows].contiguous(), weight_HXF)
-    return out_HTF.transpose(0, 1)[: len(x_THE)]
-
-
-def padded_size(size: int) -> int:
-    """The next multiple of a vector."""
-    return -(-size // VECTOR) * VECTOR
-
-
-def _padded(x: Tensor, size: int) -> Tensor:
-    """A contiguous copy with zeros after the last axis, up to a padding of `size`."""
-    return F.pad(x, (0, padded_size(size) - x.shape[-1])).contiguous()

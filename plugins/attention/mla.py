@@ -17,10 +17,11 @@ from interlock.core.model import AttentionInput, AttentionSpec, LatentInput, cac
 from interlock.plugins.attention import MlaConfig
 from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.forms import require_form
-from interlock.plugins.attention.invariant import block_attention, project
+from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
+from interlock.plugins.attention.products import project
 
 
 class MlaPlan(PagedPlan):
