@@ -2,9 +2,10 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.errors import CheckpointError
@@ -107,8 +108,8 @@ class ModelFormat(ABC):
     """A way to store a model, contributed by a plugin."""
 
     name: str
-    models: Sequence[str] = ()
-    """What `model=` may name, because installed packages carry it."""
+    models: Mapping[str, str] = MappingProxyType({})
+    """What `model=` may name, because a package carries it, and what that is."""
 
     @abstractmethod
     def open(self, path: Path) -> ModelFiles | None:

@@ -75,7 +75,7 @@ class SchedulerConfig:
 class EngineConfig:
     """Everything that was chosen for a run, before any of it is built."""
 
-    model: str = option(AUTO, "name of a shipped model, a model directory, or auto")
+    model: str = option(AUTO, "a model's name, directory or file; auto: a shipped one")
     dtype: str = option(AUTO, f"{', '.join(DTYPES)} (auto: float32 on a CPU, else the model's)")
     numerics: str = option(
         NUMERICS[0],

