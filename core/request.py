@@ -29,7 +29,7 @@ _grammar = partial(option, None, needs=FollowsGrammars())
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn; the order in which the fields apply is written in core/sampling.py.
+    """How tokens are drawn; the order in which the fields apply is written in core/verifier.py.
 
     temperature 0 is argmax (lowest id on ties). top_k 0 and top_p 1 and min_p 0 switch a filter
     off; top_p 0 keeps one token. `logprobs` asks for that many top log-probabilities (raw law)

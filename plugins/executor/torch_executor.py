@@ -17,9 +17,9 @@ from interlock.core.drafter import DraftContext, DraftRows
 from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import Attend, Decoder
 from interlock.core.planes import Planes, attention_batch, make_attend, make_attention_batch
-from interlock.core.sampling import SampledRows
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
+from interlock.plugins.executor.sampling import SampledRows
 
 
 class TorchExecutor(Executor):
