@@ -1,7 +1,9 @@
 """One run: a workload through an engine, with progress, a report and a run folder."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +15,7 @@ from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
 from interlock.core.errors import ContractError
+from interlock.core.registry import Chosen
 from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig, to_plain
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
@@ -48,20 +51,20 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     if replayed is not None:
         config = dataclasses.replace(replayed.config(), progress=config.progress)
     console = ReportConsole()
-    engine = build_engine(config, clock=replayed.clock() if replayed else None)
-    workload = make_workload(config, engine)
-    entries = make_entries(config, engine, workload)
-    num_first = len(entries)
-    if replayed is not None:
-        replayed.require_same_workload(entries)
-    steps = replayed.steps_before_stop if replayed else None
-    with Interrupts() as interrupts:
-        records = serve(
-            engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
-        )
-    served = Run(config, engine, entries, records, list(overrides), replayed, num_first)
-    served.finish(console, run_dir)
-    engine.close()
+    clock = replayed.clock() if replayed else None
+    with closing(build_engine(config, clock=clock, environment=os.environ)) as engine:
+        workload = make_workload(config, engine)
+        entries = make_entries(config, engine, workload)
+        num_first = len(entries)
+        if replayed is not None:
+            replayed.require_same_workload(entries)
+        steps = replayed.steps_before_stop if replayed else None
+        with Interrupts() as interrupts:
+            records = serve(
+                engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
+            )
+        served = Run(config, engine, entries, records, list(overrides), replayed, num_first)
+        served.finish(console, run_dir)
     if interrupts.asked:
         raise KeyboardInterrupt
     return 0
@@ -205,7 +208,7 @@ class Run:
             counters=details(engine),
             inert=inert(engine),
         )
-        found["num_requests"] = len(self.entries)
+        found |= {"num_requests": len(self.entries), "ranks": engine.ranks}
         if self.replayed is not None:
             found["rerun"] = self.replayed.compare(engine.decisions, self.records)
         decode = codec.continuation if codec else None
@@ -224,13 +227,21 @@ class Run:
         print_report(
             console,
             summary,
-            {seam: choice.component.name for seam, choice in chosen.items()},
+            {seam: self._named(seam, choice) for seam, choice in chosen.items()},
             inert=found["inert"],
             failures=[(r.index, r.error) for r in self.records if r.error is not None],
             sample=self.sample(),
         )
         if self.replayed is not None:
             console.print(verdict(found["rerun"]), markup=False)
+
+    def _named(self, seam: str, choice: Chosen) -> str:
+        """The component's name; beside how the model is split, over how many ranks."""
+        ranks, name = self.engine.ranks, choice.component.name
+        if seam != "parallel" or ranks["world_size"] == 1:
+            return name
+        parts = ", ".join(f"{size / 2**20:,.1f}" for size in ranks["weight_bytes"])
+        return f"{name}: {ranks['world_size']} ranks ({ranks['backend']}), {parts} MiB of weights"
 
     @property
     def clock(self) -> Literal["wall", "virtual"]:
@@ -242,7 +253,8 @@ class Run:
         ledger, model = self.engine.core.ledger, self.engine.resolution.model
         moved = peak = None
         planes = self.engine.planes
-        if planes is not None and self.config.device == "cpu" and self.replayed is None:
+        here = self.config.device == "cpu" and self.engine.ranks["world_size"] == 1
+        if planes is not None and here and self.replayed is None:
             weights = weight_bytes(model, self.engine.dtype)
             if weights is not None:
                 per_token = planes.layout.bytes_per_token(self.engine.dtype.itemsize)

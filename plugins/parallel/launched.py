@@ -17,7 +17,7 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from interlock.core.errors import ConfigError
-from interlock.plugins.parallel.torch_ranks import TorchRanks, join
+from interlock.plugins.parallel.torch_ranks import LOOPBACK, TorchRanks, join
 from interlock.plugins.parallel.watch import CAUSE_S, LIKELY, POLL_S, Watch, Watched, process_state
 
 JOIN_TIMEOUT = timedelta(minutes=10)
@@ -33,6 +33,7 @@ class Launch(NamedTuple):
     address: str
     port: int
     agent_has_store: bool
+    one_machine: bool
 
     @staticmethod
     def of(environment: Mapping[str, str]) -> "Launch | None":
@@ -45,7 +46,8 @@ class Launch(NamedTuple):
         try:
             rank, size, local_rank, address, port = (environment[name] for name in NAMES)
             agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            return Launch(int(rank), int(size), int(local_rank), address, int(port), agent)
+            here = environment.get("LOCAL_WORLD_SIZE") == size
+            return Launch(int(rank), int(size), int(local_rank), address, int(port), agent, here)
         except (KeyError, ValueError) as error:
             told = ", ".join(f"{name}={environment.get(name)}" for name in NAMES)
             raise ConfigError(
@@ -98,7 +100,8 @@ def join_launched(launch: Launch, cuda: bool) -> tuple[TorchRanks, Watch]:
         return watch.cause() if peers else None
 
     index = launch.local_rank if cuda else None
-    ranks = join(store, launch.rank, launch.size, index, cause, hostname="")
+    own_address = LOOPBACK if launch.one_machine else ""
+    ranks = join(store, launch.rank, launch.size, index, cause, own_address)
     here = zlib.crc32(socket.gethostname().encode())
     mine = torch.tensor([os.getpid(), here], device=ranks.place(torch.device("cpu")))
     found = ranks.concat(mine).view(-1, 2).tolist()

@@ -21,7 +21,7 @@ SEAMS = {
     "eviction": "cache/eviction", "order": "scheduler/order", "admission": "scheduler/admission",
     "chunking": "scheduler/chunking", "victim": "scheduler/victim", "spec": "spec",
     "verifier": "spec/verifier", "executor": "executor", "workload": "workload",
-    "structured": "structured",
+    "structured": "structured", "parallel": "parallel",
 }  # fmt: skip
 REFERENCE = {"attention": "reference", "allocator": "contiguous", "index": "none"}
 
