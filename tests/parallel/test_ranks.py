@@ -58,9 +58,7 @@ def test_ranks_whose_features_differ_by_a_bit_stop(model, monkeypatch):
     monkeypatch.setattr(ThreadStrategy, "kind", Uneven)
     engine = build(model, with_threads(), parallel="threads2")
     engine.submit(asking(0, 5))
-    with pytest.raises(
-        RankError, match="ContractError: rank 1 has in step 0 features of sum"
-    ):
+    with pytest.raises(RankError, match="ContractError: rank 1 has in step 0 features of sum"):
         list(engine.outputs())
     engine.close()
 
