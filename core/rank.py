@@ -81,8 +81,10 @@ class Rank:
 
         `weight_bytes`, this rank's, are made known to all.
         """
-        reserves, item_bytes = self.allocator(1).reserves, self.dtype.itemsize
-        pages = pool_sizes(self.config, layout, self.max_len, item_bytes, self.device, reserves)
+        pages = pool_sizes(
+            self.config, layout, self.max_len, self.dtype.itemsize, self.device,
+            self.allocator(1).reserves, self.ranks.size,
+        )  # fmt: skip
         mine_N1 = torch.tensor([*pages, weight_bytes], device=self.device)[:, None]
         all_NR = self.ranks.concat(mine_N1)
         self.weight_bytes = all_NR[-1].tolist()

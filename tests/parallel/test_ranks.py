@@ -85,11 +85,12 @@ def test_ranks_whose_drafters_differ_stop(model):
 def test_a_rank_with_less_memory_decides_how_many_pages_all_have(model, monkeypatch):
     sizes = {0: 40, 1: 30, 2: 50, 3: 60}
 
-    def of_this_rank(*_arguments):
+    def of_this_rank(_config, layout, *_arguments):
         name = threading.current_thread().name
-        return sizes[int(name.removeprefix("rank ")) if name.startswith("rank ") else 0]
+        rank = int(name.removeprefix("rank ")) if name.startswith("rank ") else 0
+        return [sizes[rank]] * len(layout.lifetimes)
 
-    monkeypatch.setattr("interlock.core.rank.pool_size", of_this_rank)
+    monkeypatch.setattr("interlock.core.rank.pool_sizes", of_this_rank)
     engine = build(model, with_threads(), parallel="threads4")
     assert engine.core.cache.pools[0].num_pages == 30
     assert next(iter(engine.planes.of_layer[0].values())).shape[:3] == torch.Size([30, 4, 1])
