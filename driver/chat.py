@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import RunsModel
-from interlock.core.conversation import Conversation
 from interlock.core.engine import Engine
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
@@ -17,6 +16,7 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Samplin
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.text import load_codec
+from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 
 MOST_TOKENS = 512

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig, to_plain
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
+from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 from interlock.driver.manifest import manifest
 from interlock.driver.metrics import summarize
@@ -89,7 +91,7 @@ def make_entries(config: EngineConfig, engine: Engine, workload: Workload | None
         seed=config.seed,
         encode=codec.encode if codec else None,
         apply_chat_template=codec.encode_chat if codec else None,
-        codec=codec,
+        conversation=partial(Conversation, codec) if codec and codec.chat_template else None,
     )
     entries = workload.requests(context)
     for place, entry in enumerate(entries):

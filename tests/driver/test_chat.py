@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from interlock.core.conversation import Conversation
 from interlock.core.request import FinishReason, SamplingParams
 from interlock.driver import chat as command
+from interlock.driver.conversation import Conversation
 from tests.engine.serving import asking, build, solo
 from tests.misuse.conftest import run, tiny
 
