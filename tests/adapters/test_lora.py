@@ -18,6 +18,7 @@ from interlock.core.testing.tiny_adapter import write_adapter, write_merged
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.driver import cli
 from interlock.plugins.models import model_families
+from interlock.plugins.models.llama import LlamaFamily
 from tests.engine.serving import configured, serve
 
 CPU = torch.device("cpu")
@@ -202,7 +203,7 @@ def test_tensors_that_do_not_fit_the_model_are_named(damage, tmp_path):
 
 
 def test_a_family_that_serves_no_adapters_is_refused(tmp_path):
-    class Deaf(type(FAMILIES[0])):
+    class Deaf(LlamaFamily):
         def build(self, description, weights, placement):
             without = dataclasses.replace(placement, adapters=AdapterSet())
             return super().build(description, weights, without)
