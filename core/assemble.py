@@ -8,7 +8,7 @@ import torch
 
 from interlock.conf.hydra_edge import compose
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import MakesText, RunsModel
+from interlock.core.capabilities import MakesText, RunsModel, SharesPages
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
 from interlock.core.drafter import Drafter, TokenDrafter
@@ -165,6 +165,7 @@ class _Builder(Rank):
             max_requests=self.config.scheduler.max_requests,
             max_tokens=self.max_len,
             max_step_tokens=self.config.scheduler.budget_tokens,
+            shares_pages=SharesPages() in self.resolution.capabilities,
         )
 
     def _policies(self) -> Policies:

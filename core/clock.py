@@ -1,8 +1,7 @@
-"""Time as the engine sees it: the wall's, a simulated one, or the one that a run recorded."""
+"""Time as the engine sees it: the wall's, or a simulated one."""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 from interlock.core.errors import InterlockError
 
@@ -68,25 +67,3 @@ class VirtualClock(Clock):
         if duration_s is None or duration_s < 0:
             raise InterlockError(f"a virtual clock needs step durations >= 0, got {duration_s}")
         self._now += duration_s
-
-
-class ReplayClock(Clock):
-    """Gives back the times that an earlier run recorded, one per reading; then only waits count."""
-
-    def __init__(self, times_s: Sequence[float]) -> None:
-        self._times = list(times_s)
-        self._next = 0
-
-    def now(self) -> float:
-        """The next recorded reading."""
-        if self._next < len(self._times):
-            self._next += 1
-        return self._times[self._next - 1] if self._next else 0.0
-
-    def wait_until(self, time_s: float) -> None:
-        """Nothing before the last reading (they lie after every wait); jumps after it."""
-        if self._next == len(self._times) and time_s > self.now():
-            self._times.append(time_s)
-
-    def advance(self, duration_s: float | None) -> None:
-        """Nothing: the recorded readings include durations."""

@@ -60,8 +60,9 @@ class Workload(ABC):
     def follow(self, record: RequestRecord) -> Sequence[Request | BadRequest]:
         """What comes after a request of this workload that ended, however it did.
 
-        Asked once for each record. The entries have indices of their own, which depend neither on
-        the order in which requests end nor on time (a request's seed comes from its index), and
-        arrive no earlier than that request ended.
+        Asked once for each request, with the record of its first sample (of those given out). The
+        entries have indices of their own, which depend neither on the order in which requests end
+        nor on time (a request's seed comes from its index), and arrive no earlier than that request
+        ended.
         """
         return ()

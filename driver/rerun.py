@@ -8,13 +8,13 @@ from typing import Any
 
 from interlock.conf.read_config import read_config
 from interlock.core.batch import StepDecision
-from interlock.core.clock import ReplayClock
 from interlock.core.errors import ConfigError, InterlockError, RunFolderError
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import BadRequest
 from interlock.driver.manifest import workload_hash
+from interlock.driver.replay_clock import ReplayClock
 from interlock.driver.run_folder import SavedRun, read_requests, read_run
 
 TAKEN_BESIDE = ("rerun", "progress", "hydra")
@@ -80,8 +80,14 @@ class Rerun:
             for step, before in zip(decisions, recorded, strict=False)
             if step.rows != before.rows
         ]
-        tokens = {line.get("index"): line.get("output_token_ids") for line in self.requests}
-        changed = [r.index for r in records if r.output_token_ids != tokens.get(r.index)]
+        tokens: dict[Any, Any] = {
+            (line.get("index"), line.get("sample", 0)): line.get("output_token_ids")
+            for line in self.requests
+        }
+        found: dict[Any, Any] = {
+            (record.index, record.sample): record.output_token_ids for record in records
+        }
+        changed = sorted({k[0] for k in found | tokens if found.get(k) != tokens.get(k)})
         return {
             "of": str(self.saved.directory),
             "same_decisions": not differing and len(decisions) == len(recorded),

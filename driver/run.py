@@ -111,32 +111,54 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     follow: Follow = lambda _record: (),
 ) -> list[RequestRecord]:
-    """Run all entries to their end; one record each, in index order.
+    """Run all entries to their end; their records in index order, then by sample.
 
     What `follow` says comes after a request that ended is added to `entries` and served as well.
     `stop`, asked after every step, ends the run early: what was done so far is kept, the rest is
     recorded as unfinished. `most_steps` ends a replay of a run that was stopped.
     """
-    records = {entry.index: _accept(engine, entry) for entry in entries}
-    done = sum(isinstance(entry, BadRequest) for entry in entries)
+    records = {(entry.index, 0): _accept(engine, entry) for entry in entries}
+    ended = {entry.index for entry in entries if isinstance(entry, BadRequest)}
+    leads = _Leads()
     with ProgressView(progress) as view:
         while engine.has_work and (most_steps is None or len(engine.decisions) < most_steps):
             for output in engine.step():
                 if output.finished is not None:
-                    records[output.index] = output.finished
-                    done += 1
+                    records[output.index, output.sample] = output.finished
+                    ended.add(output.index)
+                    if not leads.take(output.finished):
+                        continue
                     for entry in _followers(follow, output.finished, records):
                         entries.append(entry)
-                        records[entry.index] = _accept(engine, entry)
-                        done += isinstance(entry, BadRequest)
+                        records[entry.index, 0] = _accept(engine, entry)
+                        if isinstance(entry, BadRequest):
+                            ended.add(entry.index)
             if stop():
                 break
             if view.due:
+                done = len(ended - {record.index for record in engine.core.unfinished()})
                 view.update(_progress(engine, done, len(entries)))
     for record in engine.core.unfinished():
-        records[record.index] = record
+        records[record.index, record.sample] = record
     entries.sort(key=lambda entry: entry.index)
-    return [records[entry.index] for entry in entries]
+    return [records[key] for key in sorted(records)]
+
+
+class _Leads:
+    """Which sample of a request a workload goes on from: the first, or the first not dropped."""
+
+    def __init__(self) -> None:
+        self._dropped: set[int] = set()
+
+    def take(self, record: RequestRecord) -> bool:
+        """True for one record of a request at most, as they come."""
+        if record.sample == 0 and record.dropped:
+            self._dropped.add(record.index)
+            return False
+        if record.sample > 0 and (record.dropped or record.index not in self._dropped):
+            return False
+        self._dropped.discard(record.index)
+        return True
 
 
 def _accept(engine: Engine, entry: Request | BadRequest) -> RequestRecord:
@@ -153,11 +175,11 @@ def _accept(engine: Engine, entry: Request | BadRequest) -> RequestRecord:
 
 
 def _followers(
-    follow: Follow, record: RequestRecord, known: Mapping[int, RequestRecord]
+    follow: Follow, record: RequestRecord, known: Mapping[tuple[int, int], RequestRecord]
 ) -> Iterator[Request | BadRequest]:
     """What comes after this record. Raises ContractError for what the workload may not give."""
     for entry in follow(record):
-        sound = isinstance(entry, Request | BadRequest) and entry.index not in known
+        sound = isinstance(entry, Request | BadRequest) and (entry.index, 0) not in known
         if not sound or (isinstance(entry, Request) and entry.arrival_s < (record.finished_s or 0)):
             raise ContractError(
                 f"the workload's follow gave {entry!r:.200} after request {record.index}, where a "
@@ -268,13 +290,17 @@ class Run:
         )  # fmt: skip
 
     def sample(self) -> Sample | None:
-        """The first finished request as text."""
+        """The first request with something to show, as text: all its samples."""
         codec = self.engine.codec
         if codec is None or self.engine.planes is None:
             return None
-        for entry, record in zip(self.entries, self.records, strict=True):
-            if isinstance(entry, Request) and record.status is Status.FINISHED:
-                prompt = entry.prompt_text or codec.decode(entry.prompt_token_ids)
-                output = codec.continuation(entry.prompt_token_ids, record.output_token_ids)
-                return Sample(record.index, prompt, output)
-        return None
+        given = [r for r in self.records if r.status is Status.FINISHED and not r.dropped]
+        if not given:
+            return None
+        entry = next(one for one in self.entries if one.index == given[0].index)
+        assert isinstance(entry, Request)
+        ids = entry.prompt_token_ids
+        outputs = [
+            codec.continuation(ids, r.output_token_ids) for r in given if r.index == entry.index
+        ]
+        return Sample(entry.index, entry.prompt_text or codec.decode(ids), outputs)

@@ -6,10 +6,11 @@ import json
 import pytest
 
 from interlock.core.assemble import build_engine
-from interlock.core.clock import ReplayClock, VirtualClock
+from interlock.core.clock import VirtualClock
 from interlock.core.errors import InterlockError
 from interlock.core.request import Status
 from interlock.core.settings import Choice
+from interlock.driver.replay_clock import ReplayClock
 from interlock.driver.report import ReportConsole
 from interlock.driver.run import Run, make_entries, run, serve
 from interlock.plugins.executor import FixedConfig
