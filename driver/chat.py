@@ -21,7 +21,7 @@ from interlock.driver.interrupts import Interrupts
 
 MOST_TOKENS = 512
 """Of an answer, where sampling.max_tokens is not given."""
-UNUSED = ("workload", "rerun", "limits", "progress", "hydra")
+UNUSED = ("workload", "rerun", "limits", "progress", "hydra", "sampling.n", "sampling.best_of")
 COMMANDS = "/new begins another conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
 HELP = f"""\
 Talk to a model; its answers appear as they are made.
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str], registry: Registry) -> None:
         return
     system, overrides = _split(arguments)
     config = chat_config(overrides, registry)
-    engine = build_engine(config, registry)
+    engine = build_engine(config, registry, environment=os.environ)
     interactive = sys.stdin.isatty()
     if interactive:
         print(f"{engine.resolution.model.name}. {COMMANDS}")

@@ -192,6 +192,7 @@ def test_help_teaches(run):
         (["--system"], "no flag '--system'"),
         (["workload=prompts"], "interlock chat would not use workload=prompts"),
         (["workload.rate=2"], "interlock chat would not use workload.rate=2"),
+        (["sampling.n=2"], "interlock chat would not use sampling.n=2"),
         (["rerun=x"], "interlock chat would not use rerun=x"),
         (["executor=fixed"], "executor=fixed makes tokens up"),
         (["sampling.echo=true"], "would not use sampling.echo=true"),
