@@ -1,4 +1,4 @@
-"""From nested plain values to a typed EngineConfig: every problem at once, keys by dataclass."""
+"""From nested plain values to a typed EngineConfig, every problem at once; and back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from interlock.conf.decode import decode
 from interlock.core.closest import unknown_name
-from interlock.core.options import defaults_of
+from interlock.core.options import defaults_of, plain
 from interlock.core.registry import Registry
 from interlock.core.seams import SEAMS, Seam, children_of
 from interlock.core.settings import AUTO, Choice, EngineConfig
@@ -41,6 +41,18 @@ def default_options(seam: str, name: str, registry: Registry) -> dict[str, Any]:
     if component is not None:
         node |= defaults_of(component.config) | {"name": name}
     return node | dict.fromkeys(children_of(seam))
+
+
+def to_plain(config: EngineConfig) -> dict[str, Any]:
+    """The configuration as nested dicts, lists and scalars, choices under their config keys."""
+    values: dict[str, Any] = plain(config)
+    for key, choice in sorted(config.choices.items()):
+        *parents, last = key.split("/")
+        node = values
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = {"name": choice.name, **(plain(choice.config) if choice.config else {})}
+    return values
 
 
 def _take_choice(

@@ -1,6 +1,7 @@
 """LoRA adapters of a run: their names and contents, and which tokens of a step use which."""
 
 import hashlib
+import os.path
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,32 +20,30 @@ FILES = ("adapter_config.json", "adapter_model.safetensors")
 class AdapterSet:
     """The adapters that requests may name, numbered from 0.
 
-    `stated` are directories as PEFT saves them, or NAME=DIRECTORY; the name is the folder's
+    `stated` are directories as PEFT saves them, or NAME:DIRECTORY (a name holds no '/'; a
+    directory with a ':' in its last part alone is written ./DIRECTORY); the name is the folder's
     otherwise. A family that serves adapters reads their weights when it builds a decoder, sets
     `served`, and asks `active` whenever it runs.
 
     Raises:
-        ConfigError: a directory without the two files, or a name that occurs twice.
+        ConfigError: a directory without the two files, files that cannot be read, or a name that
+            occurs twice or is empty.
     """
 
     def __init__(self, stated: Sequence[str] = ()) -> None:
         named = [_named(one) for one in stated]
         self.names = tuple(name for name, _ in named)
         self.directories = tuple(directory for _, directory in named)
-        problems = [
-            f"adapters: {directory / file} is missing; an adapter is a folder with "
-            f"{' and '.join(FILES)}"
-            for directory in self.directories
-            for file in FILES
-            if not (directory / file).is_file()
-        ]
+        problems: list[str] = []
+        self.digests = tuple(_digest(directory, problems) for directory in self.directories)
         problems += [
-            f"adapters: two are called {name!r}; give one another name with NAME=DIRECTORY"
+            f"adapters: two are called {name!r}; give one another name with NAME:DIRECTORY"
             for name in sorted({n for n in self.names if self.names.count(n) > 1})
         ]
+        if "" in self.names:
+            problems.append("adapters: one has no name; give it one with NAME:DIRECTORY")
         if problems:
             raise ConfigError(problems)
-        self.digests = tuple(_digest(directory) for directory in self.directories)
         self.served = False
         self._of_T: Tensor | None = None
         self._active: tuple[tuple[int, Tensor], ...] = ()
@@ -69,28 +68,47 @@ class AdapterSet:
         self._active = tuple((n, (of_T == n).nonzero()[:, 0]) for n in numbers)
 
     @contextmanager
+    def selected(self, of_T: "Tensor | None") -> Iterator[None]:
+        """`select` within it; afterwards, whatever happened, the tokens at hand are as before."""
+        before = self._of_T
+        self.select(of_T)
+        try:
+            yield
+        finally:
+            self.select(before)
+
+    @contextmanager
     def narrowed(self, token_N: "Tensor") -> Iterator[None]:
         """Within it, the tokens at hand are only those of these indices, in this order."""
-        before = self._of_T
-        if before is not None:
-            self.select(before[token_N])
-        yield
-        if before is not None:
-            self.select(before)
+        if self._of_T is None:
+            yield
+            return
+        with self.selected(self._of_T[token_N]):
+            yield
 
 
 NO_ADAPTERS = AdapterSet()
 
 
 def _named(stated: str) -> tuple[str, Path]:
-    name, equals, directory = stated.rpartition("=")
-    path = Path(directory if equals else stated).expanduser()
-    return (name if equals else path.resolve().name), path
+    name, colon, directory = stated.partition(":")
+    if not colon or "/" in name:
+        name, directory = os.path.basename(os.path.abspath(stated)), stated
+    return name, Path(os.path.expanduser(directory))
 
 
-def _digest(directory: Path) -> bytes:
+def _digest(directory: Path, problems: list[str]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for file in FILES:
-        with (directory / file).open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "blake2b").digest())
+        try:
+            with (directory / file).open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "blake2b").digest())
+        except FileNotFoundError:
+            problems.append(
+                f"adapters: {directory / file} is missing; an adapter is a folder with "
+                f"{' and '.join(FILES)}, given as DIRECTORY or NAME:DIRECTORY"
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            problems.append(f"adapters: {directory / file} cannot be read: {reason}")
     return digest.digest()

@@ -7,14 +7,13 @@ request whose share needs pages takes them from less important ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from interlock.core.batch import NO_DRAFT, Draft, PageCopy
+from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.drafter import TokenDrafter
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live, PlannedRow
 from interlock.core.queues import Queues
 from interlock.core.request import RequestId
-from interlock.core.samples import kept_from, usable_prefix
 from interlock.core.scheduler import Share
 
 
@@ -94,7 +93,7 @@ class Planner:
         for live in self.queues.waiting[: max(0, room)]:
             if budget_tokens <= 0:
                 break
-            match = usable_prefix(live, self._cache)
+            match = self._cache.match(live.salt, live.sequence)
             live.refresh_view()
             live.view.pending = live.sequence.length - match.tokens
             room_of = self._cache.room(live.sequence.length, match)
@@ -150,9 +149,6 @@ class Planner:
             )
 
 
-NO_COPIES: tuple[PageCopy, ...] = ()
-
-
 class _Step:
     """A step under construction."""
 
@@ -172,23 +168,21 @@ class _Step:
 
     def place(self, live: Live, tokens: int) -> None:
         """Give a request its share if it can have the pages; preempts less important requests."""
-        match, copies = self._matches.get(live.id), NO_COPIES
+        match = self._matches.get(live.id)
         if match is not None:
             if not self._admitting:
                 return
-            if match.source is not None or self._generation != self._cache.generation:
-                match = usable_prefix(live, self._cache)
+            if self._generation != self._cache.generation:
+                match = self._cache.match(live.salt, live.sequence)
             tokens = min(tokens, live.sequence.length - match.tokens)
             self._admitting = self._queues.admit(live, match, tokens, self._now_s)
             if not self._admitting:
                 return
-            assert live.holding is not None
-            copies = self._cache.fork_copies(live.holding, match)
         if live.holding is None:
             return  # preempted earlier in this step
         samples = live.computed + tokens == live.sequence.length
         draft = self._drafts.get(live.id, NO_DRAFT)
-        row = PlannedRow(live, live.computed, tokens, draft, samples, copies)
+        row = PlannedRow(live, live.computed, tokens, draft, samples)
         if not self._grow(row):
             return
         row.draft_limit = self._lookahead(row)
@@ -201,11 +195,9 @@ class _Step:
         live = row.live
         assert live.holding is not None
         end = row.start + row.tokens
-        kept = kept_from(live, self._cache)
-        if self._cache.grow(live.holding, kept, end + len(row.draft.tokens)):
+        if self._cache.grow(live.holding, live.computed, end + len(row.draft.tokens)):
             return True
         row.draft = NO_DRAFT
-        self._queues.slide_windows()
         while not self._cache.grow(live.holding, live.computed, end):
             self._admitting = False
             victim = self._queues.preempt_for(live, self._now_s)
@@ -231,7 +223,7 @@ class _Step:
             assert live.holding is not None
             entries = row.start + row.tokens + len(row.draft.tokens) + limit - 1
             entries = min(entries, live.max_length - 1)
-            if not self._cache.grow(live.holding, kept_from(live, self._cache), entries):
+            if not self._cache.grow(live.holding, live.computed, entries):
                 return 0
         return limit
 

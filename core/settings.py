@@ -86,7 +86,8 @@ class EngineConfig:
     seed: int = option(0, "every random choice of the run derives from it")
     threads: int | None = option(None, "CPU threads of torch; null: torch's default")
     adapters: tuple[str, ...] = option(
-        (), "LoRA adapters as PEFT saves them: [DIRECTORY] or [NAME=DIRECTORY]; requests name one"
+        (),
+        "LoRA adapters as PEFT saves them: [DIR, ...] or [NAME:DIR, ...]; requests name one",
     )
     max_model_len: int | None = option(None, "longest request in tokens; null: the model's limit")
     rerun: str | None = option(None, "run directory whose recorded workload is run again")
@@ -116,18 +117,6 @@ class EngineConfig:
         if self.max_model_len is not None and self.max_model_len < 1:
             found.append(f"max_model_len={self.max_model_len} is not at least 1, or null")
         return found
-
-
-def to_plain(config: EngineConfig) -> dict[str, Any]:
-    """The configuration as nested dicts, lists and scalars, choices under their config keys."""
-    values: dict[str, Any] = plain(config)
-    for key, choice in sorted(config.choices.items()):
-        *parents, last = key.split("/")
-        node = values
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = {"name": choice.name, **(plain(choice.config) if choice.config else {})}
-    return values
 
 
 def flat_settings(config: EngineConfig) -> dict[str, Any]:

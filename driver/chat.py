@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import RunsModel
+from interlock.core.conversation import Conversation
 from interlock.core.engine import Engine
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
@@ -16,12 +17,12 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Samplin
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.text import load_codec
-from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 
 MOST_TOKENS = 512
 """Of an answer, where sampling.max_tokens is not given."""
-UNUSED = ("workload", "rerun", "limits", "progress", "hydra", "sampling.n", "sampling.best_of")
+UNUSED = ("workload", "rerun", "limits", "progress", "hydra")
+FLAGS = ("--system", "--adapter")
 COMMANDS = "/new begins another conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
 HELP = f"""\
 Talk to a model; its answers appear as they are made.
@@ -31,6 +32,7 @@ Talk to a model; its answers appear as they are made.
   interlock chat model=DIR sampling.temperature=0.7     a model directory or file, or a name
   interlock chat spec=eagle cache=none                  any choice of components
   interlock chat --system "Answer in one line."         a system message before everything
+  interlock chat adapters=[DIR] --adapter NAME          one of the LoRA adapters (a folder's name)
   interlock chat sampling.stop='["# user:"]'            end answers at a text
   interlock chat < questions.txt                        one message a line
 
@@ -54,14 +56,19 @@ def main(arguments: Sequence[str], registry: Registry) -> None:
     if "--help" in arguments or "-h" in arguments:
         print(HELP)
         return
-    system, overrides = _split(arguments)
+    flags, overrides = _split(arguments)
     config = chat_config(overrides, registry)
-    engine = build_engine(config, registry, environment=os.environ)
+    if config.adapters and "--adapter" not in flags:
+        raise ConfigError("interlock chat would not use adapters=; say which with --adapter NAME")
+    engine = build_engine(config, registry)
     interactive = sys.stdin.isatty()
     if interactive:
         print(f"{engine.resolution.model.name}. {COMMANDS}")
     try:
-        chat = Chat(engine, config.sampling, system, _say, _note)
+        system, adapter = (flags.get(flag) for flag in FLAGS)
+        if adapter is not None:
+            engine.core.intake.adapters.number(adapter)  # a name that there is, or an error
+        chat = Chat(engine, config.sampling, system, _say, _note, adapter)
         for line in lines(interactive):
             if not chat.take(line):
                 break
@@ -101,14 +108,15 @@ class Chat:
     """
 
     def __init__(
-        self, engine: Engine, sampling: SamplingParams, system: str | None, say: Write, note: Write
-    ) -> None:
+        self, engine: Engine, sampling: SamplingParams, system: str | None, say: Write,
+        note: Write, adapter: str | None = None,
+    ) -> None:  # fmt: skip
         assert engine.codec is not None
         self.records: list[RequestRecord] = []
         """Of every turn so far."""
         self._engine, self._codec = engine, engine.codec
         self._sampling = dataclasses.replace(sampling, detokenize=True)
-        self._system = system
+        self._system, self._adapter = system, adapter
         self._say, self._note = say, note
         self._conversation = Conversation(self._codec)
 
@@ -149,7 +157,8 @@ class Chat:
     def _answer(self, prompt: tuple[int, ...]) -> RequestRecord:
         """Say the answer as it comes; Ctrl-C ends it."""
         engine, index = self._engine, len(self.records)
-        request = Request(index, prompt, self._sampling, arrival_s=engine.clock.now())
+        now_s = engine.clock.now()
+        request = Request(index, prompt, self._sampling, now_s, adapter=self._adapter)
         request_id = engine.submit(request)
         with Interrupts() as interrupts:
             for output in engine.outputs():
@@ -184,23 +193,23 @@ def lines(interactive: bool) -> Iterator[str]:
             print(f"\n{COMMANDS}")
 
 
-def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The system message, and the overrides."""
-    system, overrides, rest = None, [], list(arguments)
+def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The values of FLAGS, and the overrides."""
+    found: dict[str, str] = {}
+    overrides, rest = [], list(arguments)
     while rest:
         argument = rest.pop(0)
-        if argument == "--system" and rest:
-            system = rest.pop(0)
-        elif argument.startswith("--system="):
-            system = argument.partition("=")[2]
+        flag, equals, value = argument.partition("=")
+        if flag in FLAGS and (equals or rest):
+            found[flag] = value if equals else rest.pop(0)
         elif argument.startswith("-"):
             raise ConfigError(
-                f"interlock chat has no flag {argument!r}; it takes --system TEXT, --help and "
-                "overrides like model=DIR"
+                f"interlock chat has no flag {argument!r}; it takes --system TEXT, --adapter NAME, "
+                "--help and overrides like model=DIR"
             )
         else:
             overrides.append(argument)
-    return system, overrides
+    return found, overrides
 
 
 def _keys(names: Sequence[str]) -> str:

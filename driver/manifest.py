@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from interlock.core.adapters import NO_ADAPTERS, AdapterSet
 from interlock.core.model import ModelDescription
 from interlock.core.options import plain
 from interlock.core.request import Request
@@ -36,6 +37,7 @@ def manifest(
     clock: Literal["wall", "virtual"],
     counters: Mapping[str, Any],
     inert: Sequence[str] = (),
+    adapters: AdapterSet = NO_ADAPTERS,
 ) -> dict[str, Any]:
     """run.json: plain values. `components` maps a seam to the class that was built.
 
@@ -53,6 +55,7 @@ def manifest(
         "workload_sha256": workload_hash(entries),
         "num_requests": len(entries),
         "model": model_entry(model),
+        "adapters": adapter_entries(adapters),
         "device": device_entry(device),
         "clock": clock,
         "git": git_state(Path.cwd()),
@@ -101,6 +104,15 @@ def model_entry(model: ModelDescription) -> dict[str, Any]:
         "sha256": digest.hexdigest(),
         "sha256_of": covers,
         "file_bytes": {path.name: size for path, size in sizes.items()},
+    }
+
+
+def adapter_entries(adapters: AdapterSet) -> dict[str, dict[str, str]]:
+    """Name -> folder and digest of an adapter's files: the key of its cached pages."""
+    listed = zip(adapters.names, adapters.directories, adapters.digests, strict=True)
+    return {
+        name: {"directory": str(directory.absolute()), "digest": digest.hex()}
+        for name, directory, digest in listed
     }
 
 

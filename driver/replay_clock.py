@@ -1,4 +1,4 @@
-"""Time as a run recorded it, for serving the run again."""
+"""The time that an earlier run recorded."""
 
 from collections.abc import Sequence
 

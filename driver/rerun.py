@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from interlock.conf.read_config import read_config
+from interlock.core.adapters import AdapterSet
 from interlock.core.batch import StepDecision
 from interlock.core.errors import ConfigError, InterlockError, RunFolderError
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import BadRequest
-from interlock.driver.manifest import workload_hash
+from interlock.driver.manifest import adapter_entries, workload_hash
 from interlock.driver.replay_clock import ReplayClock
 from interlock.driver.run_folder import SavedRun, read_requests, read_run
 
@@ -70,6 +71,21 @@ class Rerun:
                 "the model's files or the program have changed since"
             )
 
+    def require_same_adapters(self, adapters: AdapterSet) -> None:
+        """Raise InterlockError unless the files of every adapter hold what they held."""
+        held = self.saved.manifest.get("adapters")
+        recorded = held if isinstance(held, dict) else {}
+        changed = [
+            name
+            for name, entry in adapter_entries(adapters).items()
+            if entry["digest"] != (recorded.get(name) or {}).get("digest")
+        ]
+        if changed:
+            raise InterlockError(
+                f"rerun={self.saved.directory}: the files of adapter {', '.join(changed)} have "
+                "changed since"
+            )
+
     def compare(
         self, decisions: Sequence[StepDecision], records: Sequence[RequestRecord]
     ) -> dict[str, Any]:
@@ -80,14 +96,8 @@ class Rerun:
             for step, before in zip(decisions, recorded, strict=False)
             if step.rows != before.rows
         ]
-        tokens: dict[Any, Any] = {
-            (line.get("index"), line.get("sample", 0)): line.get("output_token_ids")
-            for line in self.requests
-        }
-        found: dict[Any, Any] = {
-            (record.index, record.sample): record.output_token_ids for record in records
-        }
-        changed = sorted({k[0] for k in found | tokens if found.get(k) != tokens.get(k)})
+        tokens = {line.get("index"): line.get("output_token_ids") for line in self.requests}
+        changed = [r.index for r in records if r.output_token_ids != tokens.get(r.index)]
         return {
             "of": str(self.saved.directory),
             "same_decisions": not differing and len(decisions) == len(recorded),

@@ -6,6 +6,7 @@ Legend: T tokens, N tokens of one adapter, E inputs, F outputs, R rank.
 """
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +26,13 @@ PLAIN: dict[str, Any] = {
     "peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fan_out": False,
     "modules_to_save": None, "trainable_token_indices": None, "lora_bias": False,
     "use_qalora": False, "alora_invocation_tokens": None, "arrow_config": None,
-    "target_parameters": None, "layer_replication": None,
+    "target_parameters": None, "layer_replication": None, "use_bdlora": None, "kasa_config": None,
+    "monteclora_config": None,
 }  # fmt: skip
 """Fields that must have this value: otherwise the adapter is not a plain low-rank product."""
+KEPT_WEIGHTS = (True, False, "gaussian", "orthogonal", "eva")
+"""`init_lora_weights` that leave the model's own weights as they are; PiSSA, OLoRA, CorDA, LoftQ
+and LoRA-GA subtract the first product from them, which the adapter's files do not show."""
 
 
 Axis = tuple[int, slice]
@@ -56,6 +61,15 @@ class AdapterFile:
             stated = self._config.get(key, plain)
             empty = plain in (None, False) and not stated
             fields.require(empty or stated == plain, f"{key}={stated!r} is not served")
+        started = self._config.get("init_lora_weights", True)
+        fields.require(
+            started in KEPT_WEIGHTS,
+            f"init_lora_weights={started!r}: the adapter belongs to changed weights of the model; "
+            "save it with path_initial_model_for_weight_conversion",
+        )
+        self._ranks = _patterns(fields, "rank_pattern", whole=True)
+        self._alphas = _patterns(fields, "alpha_pattern")
+        fields.require(bool(self.weights.names()), f"{FILES[1]} holds no tensors")
         if fields.problems:
             raise CheckpointError(f"{self._title}: {'; '.join(fields.problems)}")
 
@@ -67,8 +81,7 @@ class AdapterFile:
         names = [f"{ROOT}{module}.lora_{part}.weight" for part in "AB"]
         if not any(self.weights.has(name) for name in names):
             return None
-        rank = self._of_pattern("rank_pattern", module, self._rank)
-        alpha = self._of_pattern("alpha_pattern", module, self._alpha)
+        rank, alpha = _of(module, self._ranks, self._rank), _of(module, self._alphas, self._alpha)
         scale = alpha / (rank**0.5 if self._rooted else rank)
         whole = slice(None)
         a_RE = self.weights.take(
@@ -87,13 +100,29 @@ class AdapterFile:
                 f"adapters. {error}"
             ) from error
 
-    def _of_pattern(self, key: str, module: str, default: float) -> float:
-        """PEFT's rank_pattern and alpha_pattern: regular expressions at the end of a name."""
-        patterns: Mapping[str, float] = self._config.get(key) or {}
-        for pattern, value in patterns.items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return value
-        return default
+
+Patterns = list[tuple[re.Pattern[str], float]]
+
+
+def _patterns(fields: Fields, key: str, whole: bool = False) -> Patterns:
+    """PEFT's rank_pattern and alpha_pattern: regular expressions at the end of a module's name."""
+    stated = fields.config.get(key) or {}
+    kinds = (int,) if whole else (int, float)
+    try:
+        compiled = [(re.compile(rf"(.*\.)?({one})$"), number) for one, number in stated.items()]
+    except (AttributeError, re.error):
+        compiled = [(re.compile(""), 0)]
+    if all(type(number) in kinds and 0 < number <= sys.float_info.max for _, number in compiled):
+        return compiled
+    numbers = "integers" if whole else "numbers"
+    fields.require(
+        False, f"{key}={stated!r:.100} does not map regular expressions to {numbers} > 0"
+    )
+    return []
+
+
+def _of(module: str, patterns: Patterns, default: float) -> float:
+    return next((number for pattern, number in patterns if pattern.match(module)), default)
 
 
 class Lora:

@@ -113,8 +113,7 @@ def join(
     """
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # Options in the stub
     create = dist.ProcessGroupGloo.create_device
-    own_name = dist.ProcessGroupGloo.create_default_device
-    options._devices = [create(hostname=hostname) if hostname else own_name()]
+    options._devices = [create(hostname=hostname) if hostname else create(interface="")]
     options._timeout = FOREVER
     host = dist.ProcessGroupGloo(PrefixStore("host", store), rank, size, options)
     joined: Any = host

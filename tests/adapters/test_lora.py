@@ -18,7 +18,6 @@ from interlock.core.testing.tiny_adapter import write_adapter, write_merged
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.driver import cli
 from interlock.plugins.models import model_families
-from interlock.plugins.models.llama import LlamaFamily
 from tests.engine.serving import configured, serve
 
 CPU = torch.device("cpu")
@@ -155,10 +154,10 @@ def test_adapters_that_are_not_there_or_share_a_name_are_refused_together(tmp_pa
     model = write_tiny_checkpoint(tmp_path / "model", "gqa", FAMILIES)
     adapter = write_adapter(tmp_path / "a", model, ["q_proj"])
     with pytest.raises(ConfigError) as caught:
-        AdapterSet([str(adapter), f"a={adapter}", str(tmp_path / "nothing")])
+        AdapterSet([str(adapter), f"a:{adapter}", str(tmp_path / "nothing")])
     assert "two are called 'a'" in str(caught.value)
     assert "nothing/adapter_model.safetensors is missing" in str(caught.value)
-    assert AdapterSet([f"x={adapter}"]).names == ("x",)
+    assert AdapterSet([f"x:{adapter}"]).names == ("x",)
 
 
 @pytest.mark.parametrize(("change", "reason"), [
@@ -203,7 +202,9 @@ def test_tensors_that_do_not_fit_the_model_are_named(damage, tmp_path):
 
 
 def test_a_family_that_serves_no_adapters_is_refused(tmp_path):
-    class Deaf(LlamaFamily):
+    llama = next(one for one in FAMILIES if "LlamaForCausalLM" in one.architectures)
+
+    class Deaf(type(llama)):
         def build(self, description, weights, placement):
             without = dataclasses.replace(placement, adapters=AdapterSet())
             return super().build(description, weights, without)

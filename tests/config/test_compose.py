@@ -10,10 +10,11 @@ from hydra.core.global_hydra import GlobalHydra
 
 from interlock.conf.hydra_edge import compose, plan_overrides
 from interlock.conf.overrides import QUOTING
+from interlock.conf.read_config import to_plain
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.core.seams import SEAMS
-from interlock.core.settings import EngineConfig, flat_settings, to_plain
+from interlock.core.settings import EngineConfig, flat_settings
 
 
 def problems_of(*overrides: str, **more: object) -> list[str]:

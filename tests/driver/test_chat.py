@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from interlock.core.conversation import Conversation
 from interlock.core.request import FinishReason, SamplingParams
+from interlock.core.testing.tiny_adapter import write_adapter, write_merged
 from interlock.driver import chat as command
-from interlock.driver.conversation import Conversation
 from tests.engine.serving import asking, build, solo
 from tests.misuse.conftest import run, tiny
 
@@ -190,9 +191,10 @@ def test_help_teaches(run):
     [
         (["--sytem", "x"], "no flag '--sytem'; it takes --system TEXT"),
         (["--system"], "no flag '--system'"),
+        (["adapters=[a]"], "would not use adapters=; say which with --adapter NAME"),
+        (["--adapter", "a"], "this engine has none"),
         (["workload=prompts"], "interlock chat would not use workload=prompts"),
         (["workload.rate=2"], "interlock chat would not use workload.rate=2"),
-        (["sampling.n=2"], "interlock chat would not use sampling.n=2"),
         (["rerun=x"], "interlock chat would not use rerun=x"),
         (["executor=fixed"], "executor=fixed makes tokens up"),
         (["sampling.echo=true"], "would not use sampling.echo=true"),
@@ -202,6 +204,22 @@ def test_help_teaches(run):
 def test_what_a_chat_cannot_use_is_refused(run, tiny, arguments, reason):
     ran = run("chat", f"model={tiny}", *arguments)
     assert reason in " ".join(ran.problems)
+
+
+def test_a_chat_talks_to_the_adapter_that_it_names(run, tiny, tmp_path, monkeypatch):
+    adapter = write_adapter(tmp_path / "a", tiny, ["q_proj", "down_proj"], seed=1)
+    merged = write_merged(tmp_path / "merged", tiny, adapter)
+    answers = []
+    for words in ([f"model={tiny}", f"adapters=[x:{adapter}]", "--adapter=x"], [f"model={merged}"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO("ab\n"))
+        ran = run("chat", *words, "sampling.max_tokens=9", "dtype=float64", "threads=1")
+        answers.append(ran.out)
+    assert answers[0] == answers[1]
+    monkeypatch.setattr("sys.stdin", io.StringIO("ab\n"))
+    bare = run("chat", f"model={tiny}", "sampling.max_tokens=9", "dtype=float64", "threads=1")
+    assert bare.out != answers[0]
+    wrong = run("chat", f"model={tiny}", f"adapters=[{adapter}]", "--adapter", "aa")
+    assert "did you mean 'a'" in wrong.problems[0]
 
 
 def test_a_model_that_cannot_chat_is_refused_before_its_weights_are_read(run, tiny, tmp_path):
