@@ -1,13 +1,14 @@
 """From overrides to an engine: compose, resolve, build every part, wire them together."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from interlock.conf.hydra_edge import compose
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import MakesText, RunsModel
+from interlock.core.capabilities import MakesText, RunsModel, SharesPages
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
 from interlock.core.drafter import Drafter, TokenDrafter
@@ -21,7 +22,7 @@ from interlock.core.ledger import StepLedger
 from interlock.core.parallel import ParallelStrategy, Ranks
 from interlock.core.planner import DraftRules
 from interlock.core.queues import Policies
-from interlock.core.rank import Leader, Rank
+from interlock.core.rank import Leader, Rank, follow
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request_features import lacking
 from interlock.core.resolver import Resolution, describe_models, resolve
@@ -41,6 +42,8 @@ def assemble(overrides: Sequence[str] = (), registry: Registry | None = None) ->
         engine.submit("def main():")
         for output in engine.outputs(): ...
 
+    In a process that torchrun started as a rank other than 0, this serves rank 0 and exits.
+
     Raises:
         ConfigError: every problem of the configuration at once.
         CheckpointError: the model's files are not what they should be.
@@ -51,20 +54,31 @@ def assemble(overrides: Sequence[str] = (), registry: Registry | None = None) ->
     config = compose(overrides, registry)
     if config.rerun is not None:
         raise ConfigError(f"rerun={config.rerun}: only the command line runs a run again")
-    return build_engine(config, registry)
+    return build_engine(config, registry, environment=os.environ)
 
 
 def build_engine(
-    config: EngineConfig, registry: Registry | None = None, clock: Clock | None = None
+    config: EngineConfig,
+    registry: Registry | None = None,
+    clock: Clock | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Engine:
-    """The engine of a composed configuration; `clock` replaces the executor's own (for replays)."""
+    """The engine of a composed configuration; `clock` replaces the executor's own (for replays).
+
+    `environment` is the process's, where it may be one of those that a launcher started to share
+    the model. On a rank other than 0 nothing is returned: it follows rank 0, then SystemExit(0).
+    """
     registry = registry or load_registry()
     if config.strict_plugins:
         registry.require_all_plugins()
     resolution = resolve(config, registry, describe_models(config, registry)).require()
-    strategy: ParallelStrategy = resolution.build("parallel", BuildContext(resolution.model))
+    context = BuildContext(resolution.model, environment=environment or {})
+    strategy: ParallelStrategy = resolution.build("parallel", context)
     try:
         ranks = strategy.start(torch.device(config.device))
+        if ranks.rank > 0:
+            follow(ranks, registry)
+            raise SystemExit(0)
         return _Builder(config, registry, resolution, strategy, ranks).engine(clock)
     except BaseException:
         strategy.close(finished=False)
@@ -138,7 +152,7 @@ class _Builder(Rank):
             planes=parts.planes if parts else None,
             dtype=self.dtype,
             classes=self.classes,
-            ranks=self.strategy.facts(),
+            ranks=self.strategy.facts() | {"weight_bytes": self.weight_bytes},
         )
 
     def _cache(self, layout: CacheLayout, pages: list[int]) -> KVCache:
@@ -151,6 +165,7 @@ class _Builder(Rank):
             max_requests=self.config.scheduler.max_requests,
             max_tokens=self.max_len,
             max_step_tokens=self.config.scheduler.budget_tokens,
+            shares_pages=SharesPages() in self.resolution.capabilities,
         )
 
     def _policies(self) -> Policies:

@@ -64,6 +64,7 @@ class Batch:
     entries only in draft trees. `drafts[r]` is the draft whose tokens end the row (the token before
     them is the anchor). Row r wants logits for its last `logit_counts[r]` tokens: 0 for a chunk
     that is not the last, 1 for prefill and decode, 1 + drafts for verification.
+    `request_ids` are the engine's own, one a sample. `copies` run first, in order.
     `tables[t][slots[r]]` is the page list of row r in page table t; entries past the row's pages
     are unspecified. `adapters[r]` is the number of row r's adapter, -1 for none; empty: none has.
     """
@@ -105,6 +106,8 @@ class RowSampling(NamedTuple):
     """Tokens this request may still emit, this step included."""
     edits: "NodeEdits | None" = None
     """What changes the logits of its rows; None: nothing."""
+    scored: tuple[int, ...] = ()
+    """Prompt tokens that follow the row's first ones, one each, whose laws are asked for."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class RowResult:
     `tokens` are the accepted drafts followed by one token of the target; empty for a chunk that is
     not the last. `kept_path` lists the accepted candidates by index into the draft (ancestors
     first). `draft` proposes the next step's candidates. `error` fails this request alone.
+    `prompt_logprobs` answers `RowSampling.scored`, one for each token.
     """
 
     tokens: tuple[int, ...] = ()
@@ -131,6 +135,7 @@ class RowResult:
     logprobs: tuple[TokenLogprobs, ...] = ()
     draft: Draft = NO_DRAFT
     error: str | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(slots=True)

@@ -1,7 +1,10 @@
 """Books what a row of a finished step computed: in the run's ledger and in the request's record."""
 
+from collections.abc import Sequence
+
 from interlock.core.ledger import StepLedger
 from interlock.core.live import PlannedRow
+from interlock.core.request import TokenLogprobs
 
 
 def book_row(row: PlannedRow, ledger: StepLedger) -> bool:
@@ -19,6 +22,14 @@ def book_row(row: PlannedRow, ledger: StepLedger) -> bool:
         context=row.start,
     )
     return is_pass
+
+
+def book_prompt(row: PlannedRow, found: Sequence[TokenLogprobs]) -> None:
+    """Note the laws of the prompt tokens after the row's, in so far as they were not known."""
+    record = row.live.record
+    if not record.prompt_logprobs:
+        record.prompt_logprobs.append(None)
+    record.prompt_logprobs.extend(found[len(record.prompt_logprobs) - row.start - 1 :])
 
 
 def book_pass(row: PlannedRow, accepted: int, emitted: int, ledger: StepLedger) -> None:

@@ -54,7 +54,6 @@ class CachedRuns:
         """Reference a matched prefix; its history parts from what follows it in the index."""
         if len(set(pages.tolist())) != len(pages):
             raise ContractError(f"{type(self.index).__name__}.match returned a page twice: {pages}")
-        self._counters.hits += 1
         last = PageId(int(pages[-1]))
         self.index.isolate(last)
         self._pool.add_refs(pages)

@@ -13,6 +13,7 @@ from interlock.core.errors import CheckpointError, ConfigError, ContractError
 from interlock.core.model import Decoder, ModelDescription, ModelFamily
 from interlock.core.model_files import HuggingFaceDirectory, ModelFiles, ModelFormat
 from interlock.core.parallel import Placement
+from interlock.core.weights import WeightSource
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -107,8 +108,9 @@ def load_decoder(
     description: ModelDescription,
     families: Sequence[ModelFamily],
     placement: Placement,
+    weights: WeightSource | None = None,
 ) -> Decoder:
-    """The decoder with the weights of `description.files`, ready where it is placed.
+    """The decoder with these weights (None: those of `description.files`), where it is placed.
 
     Raises CheckpointError that names files or tensors when they are not what the config says.
     """
@@ -116,9 +118,10 @@ def load_decoder(
     if family is None:
         known = [f.name for f in families]
         raise CheckpointError(unknown_name("model family", description.family, known))
-    if description.files is None:
-        raise CheckpointError(f"model {description.name!r} has no files to load weights from")
-    weights = description.files.weights()
+    if weights is None:
+        if description.files is None:
+            raise CheckpointError(f"model {description.name!r} has no files to load weights from")
+        weights = description.files.weights()
     with torch.no_grad():
         decoder = family.build(description, weights, placement)
     if placement.adapters.names and not placement.adapters.served:

@@ -1,8 +1,8 @@
 """A component: a config dataclass, a way to build the class, and what it provides and requires."""
 
 import importlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.capabilities import Capability, Requirement, none_provided, none_required
@@ -28,6 +28,8 @@ class BuildContext:
     page_size: int = 16
     num_pages: int = 0
     seed: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The process's, for strategies that join what a launcher started."""
     parts: "ModelParts | None" = None
     """For executors of a composition that runs the model."""
     codec: "TextCodec | None" = None

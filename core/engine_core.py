@@ -14,7 +14,7 @@ from interlock.core.batch import (
     StepPlan,
     StepResult,
 )
-from interlock.core.bookkeeping import book_pass, book_row
+from interlock.core.bookkeeping import book_pass, book_prompt, book_row
 from interlock.core.errors import ContractError, RequestError
 from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
@@ -30,7 +30,9 @@ from interlock.core.request import (
     RequestRecord,
     Status,
 )
+from interlock.core.samples import SampleGroup
 from interlock.core.step_plan import check_draft, check_tokens, make_batch, row_sampling
+from interlock.core.streams import sample_seed
 from interlock.core.token_sequence import TokenSequence
 
 
@@ -58,6 +60,8 @@ class EngineCore:
         self._seed_of = seed_of
         self._executor, self._verifier = executor, verifier
         self._live: dict[RequestId, Live] = {}
+        self._groups: dict[RequestId, SampleGroup] = {}
+        self._num_lives = 0
         self._flights: deque[tuple[StepPlan, list[PlannedRow]]] = deque()
         self._outputs: list[RequestOutput] = []
         self._next_step = 0
@@ -69,57 +73,65 @@ class EngineCore:
     def add(self, request: Request, request_id: RequestId) -> None:
         """Take in a request whose time has come, under an id not used before.
 
-        A request that cannot be served gets a failed record (in the next outputs), its reason in
+        A request that cannot be served gets one failed record (in the next outputs), its reason in
         `error`; nothing else is disturbed.
         """
         self.num_added += 1
         seed = request.sampling.seed
         if not isinstance(seed, int):
             seed = self._seed_of(request.index)
-        record = RequestRecord(
-            index=request.index,
-            seed=seed,
-            turn=request.turn,
-            num_prompt_tokens=request.num_prompt_tokens,
-            arrival_s=due_s(request),
-        )
         try:
             max_length = self.intake.check(request, self.cache)
-            edits = self.intake.edits(request)
+            edits = [self.intake.edits(request) for _ in range(request.sampling.samples)]
         except RequestError as error:
-            self._finalise(request_id, record, Status.FAILED, FinishReason.ERROR, None, str(error))
+            record = _record(request, seed, 0)
+            _close(record, Status.FAILED, FinishReason.ERROR, None, str(error))
+            self._outputs.append(RequestOutput(request_id, request.index, (), record))
             return
-        sequence = TokenSequence(request, self.cache.page_size, self.drafts.lookback_tokens)
-        live = Live(
-            id=request_id,
-            request=request,
-            record=record,
-            sequence=sequence,
-            salt=self.intake.salt_of(request),
-            seed=seed,
-            stop_ids=self.intake.stop_ids(request),
-            max_length=max_length,
-            text=self.intake.output_text(request),
-            adapter=self.intake.adapter(request),
-            edits=edits,
-        )
-        if request.sampling.echo:
-            record.prompt_token_ids = request.prompt_token_ids
-        self._live[request_id] = live
-        self.queues.enqueue(live)
+        self._groups[request_id] = group = SampleGroup(request_id, request.sampling)
+        if request.sampling.selects and request.sampling.logprobs is None:
+            request = replace(request, sampling=replace(request.sampling, logprobs=0))
+        for sample in range(request.sampling.samples):
+            record = _record(request, sample_seed(seed, sample), sample)
+            live = Live(
+                id=RequestId(self._num_lives),
+                group=group,
+                request=request,
+                record=record,
+                sequence=TokenSequence(request, self.cache.page_size, self.drafts.lookback_tokens),
+                salt=self.intake.salt_of(request),
+                seed=sample_seed(seed, sample),
+                stop_ids=self.intake.stop_ids(request),
+                max_length=max_length,
+                text=self.intake.output_text(request),
+                adapter=self.intake.adapter(request),
+                edits=edits[sample],
+            )
+            self._num_lives += 1
+            self._live[live.id] = live
+            group.lives.append(live)
+        first, *others = group.lives
+        self.queues.enqueue(first)
+        if self.cache.shares_pages:
+            group.held = others
+        else:
+            for live in others:
+                self.queues.enqueue(live)
 
     def abort(self, request_id: RequestId, now_s: float) -> None:
-        """End a request now: no token of it is given out any more. Unknown or ended ids: nothing.
+        """End a request now, all its samples: no token of it is given out any more.
 
-        Pages that a step in flight still writes are given back when that step completes.
+        Unknown or ended ids: nothing. Pages that a step in flight still writes are given back when
+        that step completes.
         """
-        live = self._live.get(request_id)
-        if live is not None and not live.ended:
-            self._end(live, Status.ABORTED, FinishReason.ABORT, now_s)
+        group = self._groups.get(request_id)
+        for live in group.lives if group else ():
+            if not live.ended:
+                self._end(live, Status.ABORTED, FinishReason.ABORT, now_s)
 
     def unfinished(self) -> list[RequestRecord]:
-        """Records of the requests that have not ended."""
-        return [live.record for live in self._live.values() if not live.ended]
+        """Records of the samples that were not given out: running, or waiting for a choice."""
+        return [record for group in self._groups.values() for record in group.unfinished()]
 
     @property
     def has_work(self) -> bool:
@@ -183,6 +195,10 @@ class EngineCore:
                 f"{self._executor} answered step {result.step_id} with {len(result.rows)} rows; "
                 f"step {plan.step_id} has {len(rows)}"
             )
+        for asked, row_result in zip(plan.sampling, result.rows, strict=True):
+            given, wanted = len(row_result.prompt_logprobs), len(asked.scored)
+            if given != wanted and row_result.error is None:
+                raise ContractError(f"{self._executor} scored {given} of {wanted} prompt tokens")
         held_pages = self.cache.pools[0].held
         for row, row_result in zip(rows, result.rows, strict=True):
             row.live.in_flight = False
@@ -210,6 +226,8 @@ class EngineCore:
             self._fail_row(row, result.error, now_s)
             return
         live.draftless = False
+        if live.scores_prompt:
+            book_prompt(row, result.prompt_logprobs)
         emitted = self._emit(row, result, now_s) if row.samples else 0
         accepted = min(len(result.kept_path), emitted)
         if is_pass:
@@ -219,6 +237,7 @@ class EngineCore:
         live.draft = result.draft if row.draft_limit else NO_DRAFT
         assert live.holding is not None
         self.cache.index_computed(live.holding, live.computed, now_s)
+        self._release(live.group)
         reason = self._finish_reason(live) if emitted else None
         if reason is not None:
             self._end(live, Status.FINISHED, reason, now_s)
@@ -258,7 +277,7 @@ class EngineCore:
         record = live.record
         record.output_token_ids.extend(tokens)
         record.logprobs.extend(result.logprobs[: len(tokens)])
-        self._give(live.id, record, text, tuple(tokens))
+        self._outputs += live.group.give(record, tuple(tokens), text)
         record.chunk_times_s.append(now_s)
         record.chunk_sizes.append(len(tokens))
         return len(tokens)
@@ -282,24 +301,35 @@ class EngineCore:
         if live.text is not None:
             live.record.text, live.record.stopped_by = live.text.end(), live.text.stopped_by
             text = live.text.take()
-        self._finalise(live.id, live.record, status, reason, now_s, error, text)
+        _close(live.record, status, reason, now_s, error)
+        self._outputs += live.group.end(live, text, now_s)
+        if live.group.ended:
+            del self._groups[live.group.id]
+        self._release(live.group)
         if not live.in_flight:
             self.queues.leave(live, now_s)
             del self._live[live.id]
 
-    def _finalise(
-        self, request_id: RequestId, record: RequestRecord, status: Status, reason: FinishReason,
-        now_s: float | None, error: str | None, text: str = "",
-    ) -> None:  # fmt: skip
-        record.status, record.finish_reason, record.error = status, reason, error
-        record.finished_s = record.arrival_s if now_s is None else now_s
-        self._give(request_id, record, text, finished=replace(record))
+    def _release(self, group: SampleGroup) -> None:
+        for live in group.released():
+            self.queues.enqueue(live)
 
-    def _give(
-        self, request_id: RequestId, record: RequestRecord, text: str,
-        tokens: tuple[int, ...] = (), finished: RequestRecord | None = None,
-    ) -> None:  # fmt: skip
-        echoed = () if record.chunk_sizes else record.prompt_token_ids
-        self._outputs.append(
-            RequestOutput(request_id, record.index, tokens, finished, text, echoed)
-        )
+
+def _record(request: Request, seed: int, sample: int) -> RequestRecord:
+    return RequestRecord(
+        index=request.index,
+        sample=sample,
+        seed=seed,
+        turn=request.turn,
+        num_prompt_tokens=request.num_prompt_tokens,
+        prompt_token_ids=request.prompt_token_ids if request.sampling.echo else (),
+        arrival_s=due_s(request),
+    )
+
+
+def _close(
+    record: RequestRecord, status: Status, reason: FinishReason, now_s: float | None,
+    error: str | None,
+) -> None:  # fmt: skip
+    record.status, record.finish_reason, record.error = status, reason, error
+    record.finished_s = record.arrival_s if now_s is None else now_s

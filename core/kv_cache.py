@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from interlock.core.allocator import KVAllocator
-from interlock.core.batch import PageId, Pages
+from interlock.core.batch import PageCopy, PageId, Pages
 from interlock.core.cache_spec import CacheLayout, Window
 from interlock.core.cached_runs import CacheCounters, CachedRuns
 from interlock.core.eviction import EvictionPolicy
@@ -25,10 +25,15 @@ NO_PAGES: Pages = np.empty(0, dtype=np.int32)
 
 
 class Match(NamedTuple):
-    """A usable prefix: indexed pages of table 0 and how many tokens they hold."""
+    """A usable prefix: pages of table 0 and how many tokens need not be computed.
+
+    They are indexed pages, or those of `source`, which has rows of that many tokens: then the page
+    after them is partly filled where `tokens` ends inside it, and is to be copied.
+    """
 
     pages: Pages
     tokens: int
+    source: "Holding | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +67,10 @@ class KVCache:
         max_requests: int,
         max_tokens: int,
         max_step_tokens: int,
+        shares_pages: bool = False,
     ) -> None:
+        """`shares_pages`: requests may fork each other's pages, not only the index's."""
+        self.shares_pages = shares_pages
         self.layout = layout
         self.page_size = page_size
         self.pools = [PagePool(allocator) for allocator in allocators]
@@ -141,6 +149,25 @@ class KVCache:
             count = int(counts.max(initial=0))
         return Match(pages[:count], count * self.page_size)
 
+    def fork(self, source: Holding, entries: int) -> Match | None:
+        """A prefix of `entries` computed entries of `source`; None if it has let go of some."""
+        if not self.shares_pages:
+            return None
+        for table, window in self.windows.items():
+            if source.first_live[table] > window.first_visible_page(entries):
+                return None
+        pages = self.tables[0][source.slot, : entries // self.page_size].copy()
+        return Match(pages, entries, source)
+
+    def fork_copies(self, holding: Holding, match: Match) -> tuple[PageCopy, ...]:
+        """What fills the pages of a holding opened on `match` (and grown) before its first step."""
+        page, filled = divmod(match.tokens, self.page_size)
+        if match.source is None or filled == 0:
+            return ()
+        rows = match.source.slot, holding.slot
+        pages = [[PageId(int(table[row, page])) for row in rows] for table in self.tables]
+        return tuple(PageCopy(table, *pair) for table, pair in enumerate(pages))
+
     # Life of a holding --------------------------------------------------------------------------
 
     def open(
@@ -164,18 +191,26 @@ class KVCache:
             id, self._slots.pop(), salt, sequence, priority, [0] * tables, [0] * tables
         )
         if len(match.pages):
-            self._pin_prefix(holding, match.pages, now_s)
+            self._pin_prefix(holding, match, now_s)
         return holding
 
-    def _pin_prefix(self, holding: Holding, pages: Pages, now_s: float) -> None:
-        count = len(pages)
-        self.runs.pin(pages, now_s)
+    def _pin_prefix(self, holding: Holding, match: Match, now_s: float) -> None:
+        pages, source, count = match.pages, match.source, len(match.pages)
+        indexed = count if source is None else min(count, source.indexed)
+        self.counters.hits += source is None
+        if indexed:
+            self.runs.pin(pages[:indexed], now_s)
+        self.pools[0].add_refs(pages[indexed:])
         self.tables[0][holding.slot, :count] = pages
-        holding.counts[0] = holding.indexed = count
+        holding.counts[0], holding.indexed = count, indexed
         for table, window in self.windows.items():
-            first, companions = window.companions(pages)
-            self.pools[table].add_refs(companions)
-            self.tables[table][holding.slot, first:count] = companions
+            if source is None:
+                first, shared = window.companions(pages)
+            else:
+                first = window.first_visible_page(match.tokens)
+                shared = self.tables[table][source.slot, first:count].copy()
+            self.pools[table].add_refs(shared)
+            self.tables[table][holding.slot, first:count] = shared
             holding.counts[table], holding.first_live[table] = count, first
 
     def grow(self, holding: Holding, computed: int, entries: int) -> bool:
@@ -183,8 +218,7 @@ class KVCache:
 
         `computed` is the request's committed length: windows free what no later query can see.
         """
-        for table, window in self.windows.items():
-            self._slide(holding, table, window.first_visible_page(computed))
+        self.slide(holding, computed)
         needed = -(-entries // self.page_size)
         taken: list[tuple[int, Pages]] = []
         for table, pool in enumerate(self.pools):
@@ -235,13 +269,15 @@ class KVCache:
         holding.counts[table] = pages
         self.pools[table].drop_refs(dropped)
 
-    def _slide(self, holding: Holding, table: int, first_visible: int) -> None:
-        first = holding.first_live[table]
-        end = min(first_visible, holding.counts[table])
-        if end > first:
-            pages = self.tables[table][holding.slot, first:end].copy()
-            holding.first_live[table] = end
-            self._release(table, pages)
+    def slide(self, holding: Holding, computed: int) -> None:
+        """Free what no query at entry `computed` or later can see."""
+        for table, window in self.windows.items():
+            first = holding.first_live[table]
+            end = min(window.first_visible_page(computed), holding.counts[table])
+            if end > first:
+                pages = self.tables[table][holding.slot, first:end].copy()
+                holding.first_live[table] = end
+                self._release(table, pages)
 
     def _release(self, table: int, pages: Pages) -> None:
         self.pools[table].drop_refs(pages)

@@ -1,8 +1,9 @@
 """A request inside the engine, and one row of a planned step."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from interlock.core.batch import NO_DRAFT, Draft
+from interlock.core.batch import NO_DRAFT, Draft, PageCopy
 from interlock.core.kv_cache import Holding
 from interlock.core.logit_edits import LogitEdits
 from interlock.core.request import Request, RequestId, RequestRecord
@@ -10,16 +11,20 @@ from interlock.core.scheduler import RequestView
 from interlock.core.stop_text import OutputText
 from interlock.core.token_sequence import TokenSequence
 
+if TYPE_CHECKING:
+    from interlock.core.samples import SampleGroup
+
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """State of one request from intake to its end.
+    """State of one sample of a request from intake to its end; `id` is its own in the engine.
 
     `computed` entries have committed cache rows; `high_water` is the most it ever had (what is
     computed again below it was lost to preemption). `max_length` is prompt + output at most.
     """
 
     id: RequestId
+    group: "SampleGroup"
     request: Request
     record: RequestRecord
     sequence: TokenSequence
@@ -61,6 +66,13 @@ class Live:
         return self.max_length - self.sequence.length
 
     @property
+    def scores_prompt(self) -> bool:
+        """True while the laws of its prompt's tokens are asked for and not all known."""
+        if self.request.sampling.prompt_logprobs is None or self.record.sample:
+            return False
+        return len(self.record.prompt_logprobs) < self.sequence.num_prompt
+
+    @property
     def ended(self) -> bool:
         """True once its record is final."""
         return self.record.finish_reason is not None
@@ -85,4 +97,5 @@ class PlannedRow:
     tokens: int
     draft: Draft
     samples: bool
+    copies: tuple[PageCopy, ...] = ()
     draft_limit: int = 0

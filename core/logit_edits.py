@@ -1,20 +1,17 @@
-"""Penalties, biases and masks: kept with the request on the host, applied to a step's logits.
+"""Penalties, biases and masks of a request: its history, and what a step's rows get of it.
 
 A request keeps the counts of its history, so that a step costs it the new tokens and one copy of
 the counts. Row 0 of its rows in a step is the anchor's, row 1 + i belongs to candidate i, whose
 history includes the candidates on the way to it.
 
-Legend: N rows of a request, M rows of all that have edits, E different tokens of a request,
-X = sum of N * E, W words of 32 tokens, V vocabulary.
+Legend: N rows of a request, E different tokens of a request, W words of 32 tokens.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from interlock.core.batch import Draft, Ints, Words
 from interlock.core.errors import ContractError
@@ -142,53 +139,3 @@ def mask_of(tokens: Collection[int], vocab_size: int) -> Words:
     bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.bool_)
     bits[list(tokens)] = True
     return np.packbits(bits, bitorder="little").view("<i4")
-
-
-def edited_rows(
-    logits_NV: Tensor, params: Sequence[SamplingParams], edits: Mapping[int, NodeEdits]
-) -> tuple[list[int], Tensor]:
-    """The rows that have edits, and their edited logits [M, V] in fp32 or wider.
-
-    edits[i] are those of the rows from i on; params[i] are the parameters of row i.
-    """
-    rows = [first + n for first, edit in edits.items() for n in range(len(edit.counts_NE))]
-    dtype = torch.promote_types(logits_NV.dtype, torch.float32)
-    logits_MV = logits_NV[rows].to(dtype)
-    _shift(logits_MV, [params[row] for row in rows], list(edits.values()))
-    _mask(logits_MV, list(edits.values()))
-    return rows, logits_MV
-
-
-def _shift(logits_MV: Tensor, params: Sequence[SamplingParams], edits: Sequence[NodeEdits]) -> None:
-    """Repetition (Keskar et al., CTRL, 2019, section 4.1), frequency, presence (OpenAI), bias."""
-
-    def flat(parts: list[NDArray[Any]]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(logits_MV.device)
-
-    def spread(name: str) -> Tensor:
-        return flat([np.tile(edit.entries_E[name], len(edit.counts_NE)) for edit in edits])
-
-    lengths = [len(edit.entries_E) for edit in edits for _ in edit.counts_NE]
-    rows_X, tokens_X = flat([np.repeat(np.arange(len(lengths)), lengths)]), spread("token")
-    counts_X = flat([edit.counts_NE.reshape(-1) for edit in edits])
-    factors = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in params]
-    of_row_M3 = torch.tensor(factors, dtype=logits_MV.dtype, device=logits_MV.device)
-    repetition_X, frequency_X, presence_X = of_row_M3[rows_X].unbind(-1)
-    values_X = logits_MV[rows_X, tokens_X]
-    penalised_X = torch.where(values_X > 0, values_X / repetition_X, values_X * repetition_X)
-    values_X = torch.where((counts_X > 0) | spread("in_prompt"), penalised_X, values_X)
-    values_X -= frequency_X * counts_X + presence_X * (counts_X > 0)
-    logits_MV[rows_X, tokens_X] = values_X + spread("bias").to(logits_MV.dtype)
-
-
-def _mask(logits_MV: Tensor, edits: Sequence[NodeEdits]) -> None:
-    """-inf for every token that may not come."""
-    masked_M = [edit.masks_NW is not None for edit in edits for _ in edit.counts_NE]
-    rows = [row for row, masked in enumerate(masked_M) if masked]
-    if not rows:
-        return
-    words_RW = np.concatenate([edit.masks_NW for edit in edits if edit.masks_NW is not None])
-    bytes_RB = torch.from_numpy(words_RW.view(np.uint8)).to(logits_MV.device)
-    shifts = torch.arange(8, dtype=torch.uint8, device=logits_MV.device)
-    bits_RV = (bytes_RB[:, :, None] >> shifts & 1).flatten(1)[:, : logits_MV.shape[-1]]
-    logits_MV[rows] = logits_MV[rows].masked_fill(bits_RV == 0, -torch.inf)

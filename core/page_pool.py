@@ -54,7 +54,7 @@ class PagePool:
         return bool(pages.min() >= 0 and pages.max() < self.num_pages)
 
     def add_refs(self, pages: Pages) -> None:
-        """One more reference to each of these kept pages (no page twice)."""
+        """One more reference to each of these kept or referenced pages (no page twice)."""
         fresh = int(np.count_nonzero(self.refs[pages] == 0))
         self.refs[pages] += 1
         self.referenced += fresh

@@ -7,13 +7,14 @@ request whose share needs pages takes them from less important ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from interlock.core.batch import NO_DRAFT, Draft
+from interlock.core.batch import NO_DRAFT, Draft, PageCopy
 from interlock.core.drafter import TokenDrafter
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live, PlannedRow
 from interlock.core.queues import Queues
 from interlock.core.request import RequestId
+from interlock.core.samples import kept_from, usable_prefix
 from interlock.core.scheduler import Share
 
 
@@ -93,7 +94,7 @@ class Planner:
         for live in self.queues.waiting[: max(0, room)]:
             if budget_tokens <= 0:
                 break
-            match = self._cache.match(live.salt, live.sequence)
+            match = usable_prefix(live, self._cache)
             live.refresh_view()
             live.view.pending = live.sequence.length - match.tokens
             room_of = self._cache.room(live.sequence.length, match)
@@ -149,6 +150,9 @@ class Planner:
             )
 
 
+NO_COPIES: tuple[PageCopy, ...] = ()
+
+
 class _Step:
     """A step under construction."""
 
@@ -168,21 +172,23 @@ class _Step:
 
     def place(self, live: Live, tokens: int) -> None:
         """Give a request its share if it can have the pages; preempts less important requests."""
-        match = self._matches.get(live.id)
+        match, copies = self._matches.get(live.id), NO_COPIES
         if match is not None:
             if not self._admitting:
                 return
-            if self._generation != self._cache.generation:
-                match = self._cache.match(live.salt, live.sequence)
+            if match.source is not None or self._generation != self._cache.generation:
+                match = usable_prefix(live, self._cache)
             tokens = min(tokens, live.sequence.length - match.tokens)
             self._admitting = self._queues.admit(live, match, tokens, self._now_s)
             if not self._admitting:
                 return
+            assert live.holding is not None
+            copies = self._cache.fork_copies(live.holding, match)
         if live.holding is None:
             return  # preempted earlier in this step
         samples = live.computed + tokens == live.sequence.length
         draft = self._drafts.get(live.id, NO_DRAFT)
-        row = PlannedRow(live, live.computed, tokens, draft, samples)
+        row = PlannedRow(live, live.computed, tokens, draft, samples, copies)
         if not self._grow(row):
             return
         row.draft_limit = self._lookahead(row)
@@ -195,9 +201,11 @@ class _Step:
         live = row.live
         assert live.holding is not None
         end = row.start + row.tokens
-        if self._cache.grow(live.holding, live.computed, end + len(row.draft.tokens)):
+        kept = kept_from(live, self._cache)
+        if self._cache.grow(live.holding, kept, end + len(row.draft.tokens)):
             return True
         row.draft = NO_DRAFT
+        self._queues.slide_windows()
         while not self._cache.grow(live.holding, live.computed, end):
             self._admitting = False
             victim = self._queues.preempt_for(live, self._now_s)
@@ -223,7 +231,7 @@ class _Step:
             assert live.holding is not None
             entries = row.start + row.tokens + len(row.draft.tokens) + limit - 1
             entries = min(entries, live.max_length - 1)
-            if not self._cache.grow(live.holding, live.computed, entries):
+            if not self._cache.grow(live.holding, kept_from(live, self._cache), entries):
                 return 0
         return limit
 

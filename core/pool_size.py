@@ -16,13 +16,14 @@ SIMULATED_MOST_PAGES = 1 << 18
 
 def pool_sizes(
     config: EngineConfig, layout: CacheLayout, max_tokens: int, item_bytes: int,
-    device: torch.device, reserves: bool,
+    device: torch.device, reserves: bool, ranks: int = 1,
 ) -> list[int]:  # fmt: skip
     """Pages of each table: what all requests at full length could use, as memory allows.
 
     A window's table gets no more than all requests see at once, and as much again for prefix hits
     (unless the allocator `reserves`: then a page serves once); the rest of the memory is for the
-    others. A CPU lends a quarter of its free memory and at most 2 GiB, a GPU 80 % of what is free.
+    others. A CPU lends a quarter of its free memory and at most 2 GiB to all `ranks` together, a
+    GPU 80 % of what is free.
     Where nothing is stored, 262,144 pages are the most.
     """
     if config.cache.num_pages is not None:
@@ -44,6 +45,8 @@ def pool_sizes(
         return sum(min(pages, m) * b for m, b in zip(most, page_bytes, strict=True))
 
     memory = _lendable_bytes(device) if any(page_bytes) else 0
+    if device.type == "cpu":
+        memory //= ranks
     pages = max(1, bisect_right(range(1, max(most) + 1), memory, key=bytes_of))
     return [m if b == 0 else min(pages, m) for m, b in zip(most, page_bytes, strict=True)]
 

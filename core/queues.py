@@ -109,10 +109,19 @@ class Queues:
             live.view.admission = self._admissions
             self._admissions += 1
             live.record.admitted_s = now_s
-            live.record.cached_tokens = match.tokens
+            if match.source is None:
+                live.record.cached_tokens = match.tokens
+            else:
+                live.record.shared_tokens = match.tokens
         live.record.status = Status.RUNNING
         self.counters.admissions += 1
         return True
+
+    def slide_windows(self) -> None:
+        """Free what running requests keep only for siblings that have not started."""
+        for live in self.running.values():
+            if live.holding is not None:
+                self._cache.slide(live.holding, live.computed)
 
     def preempt_for(self, needy: Live, now_s: float) -> Live | None:
         """Choose a victim for `needy` and take its pages; None if there is nobody to choose."""

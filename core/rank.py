@@ -52,6 +52,8 @@ class Rank:
         self.dtype = torch_dtype(config.dtype)
         self.max_len = config.max_model_len or model.max_positions
         self.adapters = AdapterSet(config.adapters)
+        self.weight_bytes: list[int] = []
+        """Of every rank's part of the target, in memory."""
         self.classes: dict[str, type] = {}
         self.context = BuildContext(
             model=model,
@@ -74,14 +76,19 @@ class Rank:
         assert isinstance(built, KVAllocator)
         return built
 
-    def pages(self, layout: CacheLayout) -> list[int]:
-        """Pages of each table: what the rank with the least memory can have."""
-        reserves, item_bytes = self.allocator(1).reserves, self.dtype.itemsize
-        pages = pool_sizes(self.config, layout, self.max_len, item_bytes, self.device, reserves)
-        if self.ranks.size == 1:
-            return pages
-        pages_T1 = torch.tensor(pages, device=self.device)[:, None]
-        return [int(least) for least in self.ranks.concat(pages_T1).amin(-1)]
+    def pages(self, layout: CacheLayout, weight_bytes: int = 0) -> list[int]:
+        """Pages of each table: what the rank with the least memory can have.
+
+        `weight_bytes`, this rank's, are made known to all.
+        """
+        pages = pool_sizes(
+            self.config, layout, self.max_len, self.dtype.itemsize, self.device,
+            self.allocator(1).reserves, self.ranks.size,
+        )  # fmt: skip
+        mine_N1 = torch.tensor([*pages, weight_bytes], device=self.device)[:, None]
+        all_NR = self.ranks.concat(mine_N1)
+        self.weight_bytes = all_NR[-1].tolist()
+        return [int(least) for least in all_NR[:-1].amin(-1)]
 
     def parts(
         self, drafter: Drafter | None, verifier: Verifier | None
@@ -95,9 +102,10 @@ class Rank:
         placement = Placement(
             self.dtype, self.device, self.ranks, self.adapters, self.config.numerics
         )
-        decoder = load_decoder(self.model, families, placement)  # before pages take what is left
-        pages, size = self.pages(layout), self.config.cache.page_size
-        planes = Planes(layout, pages, size, self.dtype, self.device)
+        weights = self.model.files.weights() if self.model.files else None
+        decoder = load_decoder(self.model, families, placement, weights)
+        pages = self.pages(layout, weights.given_bytes if weights else 0)  # of what memory is left
+        planes = Planes(layout, pages, self.config.cache.page_size, self.dtype, self.device)
         own = drafter if isinstance(drafter, FeatureDrafter) else None
         drafting = self._draft_attention(backend, own)
         adapters, ranks = self.adapters, self.ranks

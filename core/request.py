@@ -16,6 +16,8 @@ from interlock.core.options import option
 RequestId = NewType("RequestId", int)
 MOST_STOPS, MOST_STOP_LENGTH = 16, 1000
 """Stop strings of a request, and characters of one."""
+MOST_SAMPLES = 1024
+"""Of one request."""
 
 MOST = sys.float_info.max
 
@@ -29,13 +31,16 @@ _grammar = partial(option, None, needs=FollowsGrammars())
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn; the order in which the fields apply is written in core/sampling.py.
+    """How tokens are drawn; the order in which the fields apply is written in core/verifier.py.
 
     temperature 0 is argmax (lowest id on ties). top_k 0 and top_p 1 and min_p 0 switch a filter
     off; top_p 0 keeps one token. `logprobs` asks for that many top log-probabilities (raw law)
-    beside the chosen token's. `seed` None derives one from the run's seed and the request's index.
-    `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias). At most one of
-    json_schema (a mapping becomes text), regex and grammar is given.
+    beside the chosen token's, `prompt_logprobs` for as many beside each prompt token's. `seed` None
+    derives one from the run's seed and the request's index. `n` samples are given out; each draws
+    from a stream of its own (`sample_seed` in core/streams.py). With `best_of` above n that many
+    run, and those n whose tokens have the highest mean log-probability (raw law) are given out when
+    all have ended. `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias). At
+    most one of json_schema (a mapping becomes text), regex and grammar is given.
     """
 
     temperature: float = option(0.0, "0: the most likely token")
@@ -66,6 +71,15 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] | None = _edit(
         None, "added to logits: {id: -100 to 100, ...}; null: nothing"
     )
+    prompt_logprobs: int | None = option(
+        None,
+        "top log-probabilities to return per prompt token; null: none",
+        needs=ReturnsLogprobs(),
+    )
+    n: int = option(1, "samples of each prompt")
+    best_of: int | None = option(
+        None, "run so many samples and return the n likeliest; null: n", needs=ReturnsLogprobs()
+    )
     allowed_token_ids: tuple[int, ...] | None = _edit(None, "the only ids to draw from; null: all")
     banned_token_ids: tuple[int, ...] = _edit((), "token ids that can never come")
 
@@ -82,6 +96,16 @@ class SamplingParams:
             pairs = tuple((_id(key), bias) for key, bias in self.logit_bias.items())
             object.__setattr__(self, "logit_bias", pairs)
 
+    @property
+    def samples(self) -> int:
+        """How many samples run."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def selects(self) -> bool:
+        """True when more samples run than are given out."""
+        return self.samples > self.n
+
     def problems(self, vocab_size: int | None = None) -> list[str]:
         """Every field that is out of range, each named with its value and what is allowed."""
         most = self.max_tokens if _is_int(self.max_tokens) else math.inf
@@ -97,6 +121,14 @@ class SamplingParams:
             (_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "an integer >= 1"),
             (self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 100),
              "logprobs", "an integer from 0 to 100, or null"),
+            (self.prompt_logprobs is None
+             or (_is_int(self.prompt_logprobs) and 0 <= self.prompt_logprobs <= 100),
+             "prompt_logprobs", "an integer from 0 to 100, or null"),
+            (_is_int(self.n) and 1 <= self.n <= MOST_SAMPLES,
+             "n", f"an integer from 1 to {MOST_SAMPLES}"),
+            (self.best_of is None or (_is_int(self.best_of) and _is_int(self.n)
+                                      and self.n <= self.best_of <= MOST_SAMPLES),
+             "best_of", f"an integer from n to {MOST_SAMPLES}, or null"),
             (_are_ids(self.stop_token_ids, vocab_size), "stop_token_ids", ids),
             (_are_stops(self.stop), "stop",
              f"up to {MOST_STOPS} texts of 1 to {MOST_STOP_LENGTH} characters"),
@@ -236,9 +268,16 @@ class TokenLogprobs:
 
 @dataclass
 class RequestRecord:
-    """Everything measured about one request; times are seconds on the run's clock."""
+    """Everything measured about one sample of a request; times are seconds on the run's clock.
+
+    `seed` is the sample's own: a request with n=1 and this seed has the same tokens. A `dropped`
+    sample ran for `best_of` and was not given out. `shared_tokens` of its prompt were computed by
+    another sample whose pages it took over; `prompt_logprobs` (null for the first token) stand in
+    the record of sample 0.
+    """
 
     index: int
+    sample: int = 0
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
     error: str | None = None
@@ -253,12 +292,15 @@ class RequestRecord:
     stopped_by: str | None = None
     """The stop string that ended it."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    dropped: bool = False
     arrival_s: float = 0.0
     admitted_s: float | None = None
     finished_s: float | None = None
     chunk_times_s: list[float] = field(default_factory=list)
     chunk_sizes: list[int] = field(default_factory=list)
     cached_tokens: int = 0
+    shared_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     draft_rounds: int = 0
@@ -272,10 +314,12 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """What one step gave one request: new tokens, and the record when it ended.
+    """What one step gave one sample of a request: new tokens, and the record when it ended.
 
+    `id` is the submitted request's, of whatever sample. A request that was never served ends in
+    one record, of sample 0; any other in one record a sample.
     `text` is new text that is final; all of them join to the record's. The first output of a
-    request with `echo` holds its `prompt_token_ids`, and its text begins with the prompt's.
+    sample with `echo` holds its `prompt_token_ids`, and its text begins with the prompt's.
     """
 
     id: RequestId
@@ -284,6 +328,7 @@ class RequestOutput:
     finished: RequestRecord | None = None
     text: str = ""
     prompt_token_ids: tuple[int, ...] = ()
+    sample: int = 0
 
 
 def refuse(request: Request, reason: str) -> RequestError:

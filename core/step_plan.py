@@ -35,6 +35,7 @@ def make_batch(rows: Sequence[PlannedRow], tables: tuple[Pages, ...], page_size:
         tables=tables,
         page_size=page_size,
         adapters=_adapters(rows),
+        copies=tuple(copy for row in rows for copy in row.copies),
     )
 
 
@@ -42,6 +43,9 @@ def row_sampling(row: PlannedRow) -> RowSampling:
     """How the row's tokens are drawn, and what may follow them."""
     live = row.live
     end = row.start + row.tokens
+    scored: Sequence[int] = ()
+    if live.scores_prompt:
+        scored = live.sequence.slice(row.start + 1, min(end + 1, live.sequence.num_prompt)).tolist()
     following = () if row.samples else (int(live.sequence.slice(end, end + 1)[0]),)
     return RowSampling(
         params=live.request.sampling,
@@ -50,6 +54,7 @@ def row_sampling(row: PlannedRow) -> RowSampling:
         next_tokens=following,
         tokens_left=live.tokens_left,
         edits=live.edits.at(row.draft) if live.edits and row.samples else None,
+        scored=tuple(scored),
     )
 
 

@@ -37,11 +37,20 @@ def request_seed(run_seed: int, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
+def sample_seed(seed: int, sample: int) -> int:
+    """The seed of one sample of a request with this seed; sample 0 draws what n=1 draws."""
+    if sample == 0:
+        return seed
+    text = f"interlock sample {seed} {sample}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
 def uniform(seed: int, position: int, purpose: Purpose, sample: int = 0) -> float:
     """The number of this key, a multiple of 2**-53 in [0, 1).
 
     `seed` and `position` are in 0 .. 2**64 - 1 (a position is the index of the token drawn),
-    `sample` numbers the samples of one prompt or further draws at one position, below 2**32.
+    `sample` numbers further draws at one position, below 2**32 (samples of a prompt have seeds of
+    their own: `sample_seed`).
     """
     counter = (position & _WORD, position >> 32, int(purpose), sample)
     high, low, _, _ = philox(counter, (seed & _WORD, seed >> 32))

@@ -43,6 +43,14 @@ class TokenSequence:
         """The newest token."""
         return int(self._tokens[self.length - 1])
 
+    @property
+    def shared_entries(self) -> int:
+        """Leading entries whose rows are the same for every sample of the prompt.
+
+        The prompt's last token is left out: it is computed to draw the next one.
+        """
+        return max(0, self.num_prompt - max(1, self._lookback))
+
     def full_pages(self, entries: int) -> int:
         """How many leading pages of `entries` computed entries have everything their key needs."""
         known = min(entries, self.length - self._lookback)

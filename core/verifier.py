@@ -13,8 +13,16 @@ if TYPE_CHECKING:
 class TargetRows(ABC):
     """The target's law at every node of a step: row i of the logits rows, requests in order.
 
-    Laws are after temperature, top-k, top-p and min-p. Noise is keyed by (request seed, position,
-    purpose), so it depends neither on the batch nor on the draft.
+    A law is made from the raw logits in this order:
+    1. repetition_penalty: of tokens in prompt or output, positive logits / it, other logits * it
+    2. frequency_penalty * count + presence_penalty, off the logits of tokens in the output
+    3. logit_bias, added
+    4. masks: allowed_token_ids, banned_token_ids, min_tokens, the grammar
+    5. divide by the temperature, keep top_k, then top_p, then min_p
+
+    The output at a node includes the candidates on the way to it. Log-probabilities are those of
+    the raw logits. Noise is keyed by (request seed, position, purpose), so it depends neither on
+    the batch nor on the draft.
     """
 
     @abstractmethod

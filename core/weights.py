@@ -29,6 +29,8 @@ class WeightSource(ABC):
     def __init__(self, title: str) -> None:
         self.title = title
         self.finished = False
+        self.given_bytes = 0
+        """Of the tensors that `take` returned, in memory."""
         self._taken: set[str] = set()
         self._missing: list[str] = []
         self._wrong: list[str] = []
@@ -73,7 +75,9 @@ class WeightSource(ABC):
         elif stored != shape:
             self._wrong.append(f"{name} is {list(stored)}, the config asks for {list(shape)}")
         else:
-            return self.read(name, shape, dtype, device, part)
+            tensor = self.read(name, shape, dtype, device, part)
+            self.given_bytes += tensor.nbytes
+            return tensor
         return torch.empty(part_shape(shape, part), dtype=dtype, device=device)
 
     def leave(self, pattern: str) -> None:

@@ -3,13 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from interlock.core.model import ModelDescription
 from interlock.core.request import Request, RequestRecord, SamplingParams
-
-if TYPE_CHECKING:
-    from interlock.core.text import TextCodec
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,18 @@ class WorkloadContext:
     """Messages to the ids of a prompt that asks for an answer; None without a chat template.
 
     Raises an InterlockError for messages that the template refuses."""
-    codec: "TextCodec | None" = None
-    """All that the model's tokenizer can do; None without one."""
+    conversation: "Callable[[], Dialogue] | None" = None
+    """Begins a chat; None without a chat template."""
+
+
+class Dialogue(Protocol):
+    """A chat: see `driver/conversation.py`."""
+
+    def ask(self, *messages: Mapping[str, str]) -> tuple[int, ...]:
+        """The next turn's prompt, which these begin; InterlockError for what is refused."""
+
+    def answer(self, ids: Sequence[int], text: str | None = None) -> None:
+        """What the model said to it, and the text where it was cut."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,9 @@ class Workload(ABC):
     def follow(self, record: RequestRecord) -> Sequence[Request | BadRequest]:
         """What comes after a request of this workload that ended, however it did.
 
-        Asked once for each record. The entries have indices of their own, which depend neither on
-        the order in which requests end nor on time (a request's seed comes from its index), and
-        arrive no earlier than that request ended.
+        Asked once for each request, with the record of its first sample (of those given out). The
+        entries have indices of their own, which depend neither on the order in which requests end
+        nor on time (a request's seed comes from its index), and arrive no earlier than that request
+        ended.
         """
         return ()

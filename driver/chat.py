@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import RunsModel
-from interlock.core.conversation import Conversation
 from interlock.core.engine import Engine
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
@@ -17,11 +16,12 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Samplin
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.text import load_codec
+from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 
 MOST_TOKENS = 512
 """Of an answer, where sampling.max_tokens is not given."""
-UNUSED = ("workload", "rerun", "limits", "progress", "hydra")
+UNUSED = ("workload", "rerun", "limits", "progress", "hydra", "sampling.n", "sampling.best_of")
 FLAGS = ("--system", "--adapter")
 COMMANDS = "/new begins another conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
 HELP = f"""\
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str], registry: Registry) -> None:
     config = chat_config(overrides, registry)
     if config.adapters and "--adapter" not in flags:
         raise ConfigError("interlock chat would not use adapters=; say which with --adapter NAME")
-    engine = build_engine(config, registry)
+    engine = build_engine(config, registry, environment=os.environ)
     interactive = sys.stdin.isatty()
     if interactive:
         print(f"{engine.resolution.model.name}. {COMMANDS}")

@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import sys
 from argparse import Namespace
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -14,10 +16,18 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from interlock.conf import hydra_edge
-from interlock.core.errors import ConfigError, ContractError, InterlockError, RunFolderError
+from interlock.core.errors import (
+    ConfigError,
+    ContractError,
+    InterlockError,
+    RankError,
+    RunFolderError,
+)
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text
 
+LAUNCHED = os.environ.get("WORLD_SIZE", "1") != "1"
+"""This process is one of several that torchrun started."""
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 
 
@@ -49,8 +59,7 @@ def main() -> None:
         hydra_edge.publish(registry)
         _check(parsed, registry)
         sys.argv[1:] = arguments
-        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
-        _run_jobs()
+        _run_jobs(parsed, registry)
     except InterlockError as error:
         sys.exit(_report(error))
     except hydra_edge.UNREADABLE as error:
@@ -63,6 +72,23 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _follow(parsed: Namespace, registry: Registry) -> NoReturn:
+    """In a process that a launcher started beside rank 0's: serve its engine and exit.
+
+    Nothing is written or said that rank 0 writes and says.
+    """
+    from interlock.core.assemble import build_engine
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the run
+    folders = [Path(parsed.config_dir)] if parsed.config_dir else []
+    try:
+        config = hydra_edge.compose(parsed.overrides, registry, folders)
+        build_engine(config, registry, environment=os.environ)
+    except (ConfigError, RankError):
+        pass
+    sys.exit(1)
 
 
 def _show(text: str) -> None:
@@ -80,6 +106,11 @@ def _check(parsed: Namespace, registry: Registry) -> None:
         raise ConfigError("--experimental-rerun is not supported; rerun=DIR runs a folder again")
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} are different commands; give one of them")
+    if parsed.multirun and LAUNCHED:
+        raise ConfigError(
+            "-m under torchrun: its processes are for one run; without torchrun, each run of a "
+            "sweep starts the ranks that it needs (parallel=tensor parallel.size=N)"
+        )
     if parsed.shell_completion or parsed.hydra_help or parsed.config_name or parsed.config_path:
         return
     folders = [Path(parsed.config_dir)] if parsed.config_dir else []
@@ -89,8 +120,11 @@ def _check(parsed: Namespace, registry: Registry) -> None:
         hydra_edge.compose(parsed.overrides, registry, folders)
 
 
-def _run_jobs() -> None:
+def _run_jobs(parsed: Namespace, registry: Registry) -> None:
     """Let Hydra compose and run the job, or the jobs of a sweep; exit 1 if one could not start."""
+    if LAUNCHED and os.environ.get("RANK", "0") != "0":
+        _follow(parsed, registry)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
     statuses: list[int] = []
 
     @hydra.main(
@@ -146,7 +180,7 @@ def _refuse(error: InterlockError, run_dir: Path, overrides: list[str]) -> int:
 
 
 def _report(error: InterlockError) -> int:
-    stopped = isinstance(error, ContractError | RunFolderError)
+    stopped = isinstance(error, ContractError | RankError | RunFolderError)
     print(f"Interlock {'stopped' if stopped else 'cannot start'}:", file=sys.stderr)
     for problem in _problems(error):
         print(f"- {problem}", file=sys.stderr)

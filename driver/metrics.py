@@ -44,29 +44,38 @@ def summarize(
     peak_bytes_per_s: float | None = None,
     detailed: bool | None = None,
 ) -> dict[str, Any]:
-    """The summary of a run; `records` in input order, failed ones included.
+    """The summary of a run; `records` (one a sample) in input order, failed ones included.
 
-    Latencies, token totals and throughput count *completed* requests only (`sets` names each
-    set and its size). Duration runs from the first scheduled arrival to the last event.
+    A request is completed when all its samples have finished; its prompt counts once. Latencies,
+    token totals and throughput count completed requests only (`sets` names each set and its
+    size), and of their samples those given out: what best_of dropped is in `dropped_samples` and
+    in the account of `tokens`. Duration runs from the first scheduled arrival to the last event.
     `detailed` adds the per-request lists of vLLM (seconds, input order, null where none); None
     adds them to runs of up to DETAILED_TOKENS output tokens (requests.jsonl has it all anyway).
     """
     if detailed is None:
         detailed = sum(len(r.output_token_ids) for r in records) <= DETAILED_TOKENS
     limits = limits or LimitsConfig()
-    completed = [r for r in records if r.status is Status.FINISHED]
+    status = _status(records)
+    whole = [r for r in records if status[r.index] is Status.FINISHED]
+    completed = [r for r in whole if not r.dropped]
+    requests = len({r.index for r in whole})
     found = [latencies(r) for r in completed]
     duration_s = _duration(records, ledger)
-    good = sum(is_good(one, limits) for one in found)
-    inputs = sum(r.num_prompt_tokens for r in completed)
+    good = requests - len(
+        {r.index for r, one in zip(completed, found, strict=True) if not is_good(one, limits)}
+    )
+    inputs = sum(r.num_prompt_tokens for r in whole if r.sample == 0)
     outputs = sum(len(r.output_token_ids) for r in completed)
     summary: dict[str, Any] = {
         "clock": clock,
         "duration": duration_s,
-        **_counts(records),
+        **_counts(list(status.values())),
+        "samples": len(completed),
+        "dropped_samples": sum(r.dropped for r in records),
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
-        "request_throughput": _ratio(len(completed), duration_s),
+        "request_throughput": _ratio(requests, duration_s),
         "request_goodput": _ratio(good, duration_s) if given(limits) else None,
         "goodput_limits": given(limits),
         "good_requests": good if given(limits) else None,
@@ -98,9 +107,14 @@ def request_lists(records: Sequence[RequestRecord]) -> dict[str, list[Any]]:
 
 def max_concurrent(records: Sequence[RequestRecord]) -> int:
     """Most requests that had arrived and not ended at one moment (refused ones never count)."""
-    served = [r for r in records if r.admitted_s is not None]
-    events = [(r.arrival_s, 1) for r in served]
-    events += [(r.finished_s, -1) for r in served if r.finished_s is not None]
+    served: dict[int, list[RequestRecord]] = {}
+    for record in records:
+        if record.admitted_s is not None:
+            served.setdefault(record.index, []).append(record)
+    ends = [[r.finished_s for r in samples] for samples in served.values()]
+    events = [(samples[0].arrival_s, 1) for samples in served.values()]
+    whole = [[time for time in times if time is not None] for times in ends if None not in times]
+    events += [(max(times), -1) for times in whole]
     return max(accumulate(change for _, change in sorted(events)), default=0)
 
 
@@ -116,8 +130,17 @@ def _duration(records: Sequence[RequestRecord], ledger: StepLedger) -> float:
     return max([start_s, ledger.last_end_s, *ends]) - start_s
 
 
-def _counts(records: Sequence[RequestRecord]) -> dict[str, int]:
-    of = {status: sum(r.status is status for r in records) for status in Status}
+def _status(records: Sequence[RequestRecord]) -> dict[int, Status]:
+    """A request's status by index: finished when all its samples are, else that of another."""
+    status: dict[int, Status] = {}
+    for record in records:
+        if status.get(record.index, Status.FINISHED) is Status.FINISHED:
+            status[record.index] = record.status
+    return status
+
+
+def _counts(statuses: Sequence[Status]) -> dict[str, int]:
+    of = {status: statuses.count(status) for status in Status}
     return {
         "completed": of[Status.FINISHED],
         "failed": of[Status.FAILED],
@@ -180,7 +203,7 @@ def _by_turn(admitted: Sequence[RequestRecord]) -> dict[str, float | None]:
 
 
 def _engine(records: Sequence[RequestRecord], ledger: StepLedger) -> dict[str, Any]:
-    admitted = [r for r in records if r.admitted_s is not None]
+    admitted = [r for r in records if r.admitted_s is not None and not r.shared_tokens]
     return {
         "prefix_cache_hit_rate": _ratio(
             sum(r.cached_tokens for r in admitted), sum(r.num_prompt_tokens for r in admitted)

@@ -1,4 +1,4 @@
-"""The time that an earlier run recorded."""
+"""Time as a run recorded it, for serving the run again."""
 
 from collections.abc import Sequence
 

@@ -111,11 +111,11 @@ class ReportConsole(Console):
 
 @dataclass(frozen=True)
 class Sample:
-    """One request's prompt and output as text, to look at."""
+    """One request's prompt and the outputs of its samples as text, to look at."""
 
     index: int
     prompt: str
-    output: str
+    outputs: Sequence[str]
 
 
 def print_report(
@@ -160,6 +160,10 @@ def _composition(composition: Mapping[str, str], inert: Sequence[str]) -> Table:
 def _counts(summary: Mapping[str, Any]) -> Text:
     parts = [f"{summary['completed']} completed"]
     parts += [f"{summary[k]} {k}" for k in ("failed", "aborted", "unfinished") if summary[k]]
+    if summary["samples"] > summary["completed"]:
+        parts.append(f"{summary['samples']} samples given out")
+    if summary["dropped_samples"]:
+        parts.append(f"{summary['dropped_samples']} dropped (best_of)")
     clock: Literal["wall", "virtual"] = summary["clock"]
     return Text(f"\nRequests: {', '.join(parts)} in {summary['duration']:.2f} s ({clock} clock)")
 
@@ -234,10 +238,18 @@ def percent(value: float | None) -> str:
     return UNDEFINED if value is None else f"{value:.1%}"
 
 
-def _sample(sample: Sample, most: int = 300) -> RenderableType:
-    prompt, output = sample.prompt[-most:], sample.output[:most]
-    title = Text(f"\nRequest {sample.index}: the end of its prompt, and its output", "bold")
-    return Group(title, Text(prompt, "dim"), Text(output))
+def _sample(sample: Sample, most: int = 300, shown: int = 8) -> RenderableType:
+    count = len(sample.outputs)
+    what = "its output" if count == 1 else f"its {count} outputs"
+    parts = [Text(f"\nRequest {sample.index}: the end of its prompt, and {what}", "bold")]
+    parts.append(Text(sample.prompt[-most:], "dim"))
+    for number, output in enumerate(sample.outputs[:shown], start=1):
+        if count > 1:
+            parts.append(Text(f"{number} of {count}:", "bold"))
+        parts.append(Text(output[:most]))
+    if count > shown:
+        parts.append(Text(f"and {count - shown} more; see requests.jsonl", "dim"))
+    return Group(*parts)
 
 
 def _failures(failures: Sequence[tuple[int, str]], shown: int) -> Text:

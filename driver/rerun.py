@@ -96,8 +96,14 @@ class Rerun:
             for step, before in zip(decisions, recorded, strict=False)
             if step.rows != before.rows
         ]
-        tokens = {line.get("index"): line.get("output_token_ids") for line in self.requests}
-        changed = [r.index for r in records if r.output_token_ids != tokens.get(r.index)]
+        tokens: dict[Any, Any] = {
+            (line.get("index"), line.get("sample", 0)): line.get("output_token_ids")
+            for line in self.requests
+        }
+        found: dict[Any, Any] = {
+            (record.index, record.sample): record.output_token_ids for record in records
+        }
+        changed = sorted({k[0] for k in found | tokens if found.get(k) != tokens.get(k)})
         return {
             "of": str(self.saved.directory),
             "same_decisions": not differing and len(decisions) == len(recorded),

@@ -1,8 +1,11 @@
 """One run: a workload through an engine, with progress, a report and a run folder."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +17,12 @@ from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
 from interlock.core.errors import ContractError
+from interlock.core.registry import Chosen
 from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
+from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 from interlock.driver.manifest import manifest
 from interlock.driver.metrics import summarize
@@ -49,21 +54,21 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
     if replayed is not None:
         config = dataclasses.replace(replayed.config(), progress=config.progress)
     console = ReportConsole()
-    engine = build_engine(config, clock=replayed.clock() if replayed else None)
-    workload = make_workload(config, engine)
-    entries = make_entries(config, engine, workload)
-    num_first = len(entries)
-    if replayed is not None:
-        replayed.require_same_workload(entries)
-        replayed.require_same_adapters(engine.core.intake.adapters)
-    steps = replayed.steps_before_stop if replayed else None
-    with Interrupts() as interrupts:
-        records = serve(
-            engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
-        )
-    served = Run(config, engine, entries, records, list(overrides), replayed, num_first)
-    served.finish(console, run_dir)
-    engine.close()
+    clock = replayed.clock() if replayed else None
+    with closing(build_engine(config, clock=clock, environment=os.environ)) as engine:
+        workload = make_workload(config, engine)
+        entries = make_entries(config, engine, workload)
+        num_first = len(entries)
+        if replayed is not None:
+            replayed.require_same_workload(entries)
+            replayed.require_same_adapters(engine.core.intake.adapters)
+        steps = replayed.steps_before_stop if replayed else None
+        with Interrupts() as interrupts:
+            records = serve(
+                engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
+            )
+        served = Run(config, engine, entries, records, list(overrides), replayed, num_first)
+        served.finish(console, run_dir)
     if interrupts.asked:
         raise KeyboardInterrupt
     return 0
@@ -88,7 +93,7 @@ def make_entries(config: EngineConfig, engine: Engine, workload: Workload | None
         seed=config.seed,
         encode=codec.encode if codec else None,
         apply_chat_template=codec.encode_chat if codec else None,
-        codec=codec,
+        conversation=partial(Conversation, codec) if codec and codec.chat_template else None,
     )
     entries = workload.requests(context)
     for place, entry in enumerate(entries):
@@ -108,32 +113,54 @@ def serve(
     stop: Callable[[], bool] = lambda: False,
     follow: Follow = lambda _record: (),
 ) -> list[RequestRecord]:
-    """Run all entries to their end; one record each, in index order.
+    """Run all entries to their end; their records in index order, then by sample.
 
     What `follow` says comes after a request that ended is added to `entries` and served as well.
     `stop`, asked after every step, ends the run early: what was done so far is kept, the rest is
     recorded as unfinished. `most_steps` ends a replay of a run that was stopped.
     """
-    records = {entry.index: _accept(engine, entry) for entry in entries}
-    done = sum(isinstance(entry, BadRequest) for entry in entries)
+    records = {(entry.index, 0): _accept(engine, entry) for entry in entries}
+    ended = {entry.index for entry in entries if isinstance(entry, BadRequest)}
+    leads = _Leads()
     with ProgressView(progress) as view:
         while engine.has_work and (most_steps is None or len(engine.decisions) < most_steps):
             for output in engine.step():
                 if output.finished is not None:
-                    records[output.index] = output.finished
-                    done += 1
+                    records[output.index, output.sample] = output.finished
+                    ended.add(output.index)
+                    if not leads.take(output.finished):
+                        continue
                     for entry in _followers(follow, output.finished, records):
                         entries.append(entry)
-                        records[entry.index] = _accept(engine, entry)
-                        done += isinstance(entry, BadRequest)
+                        records[entry.index, 0] = _accept(engine, entry)
+                        if isinstance(entry, BadRequest):
+                            ended.add(entry.index)
             if stop():
                 break
             if view.due:
+                done = len(ended - {record.index for record in engine.core.unfinished()})
                 view.update(_progress(engine, done, len(entries)))
     for record in engine.core.unfinished():
-        records[record.index] = record
+        records[record.index, record.sample] = record
     entries.sort(key=lambda entry: entry.index)
-    return [records[entry.index] for entry in entries]
+    return [records[key] for key in sorted(records)]
+
+
+class _Leads:
+    """Which sample of a request a workload goes on from: the first, or the first not dropped."""
+
+    def __init__(self) -> None:
+        self._dropped: set[int] = set()
+
+    def take(self, record: RequestRecord) -> bool:
+        """True for one record of a request at most, as they come."""
+        if record.sample == 0 and record.dropped:
+            self._dropped.add(record.index)
+            return False
+        if record.sample > 0 and (record.dropped or record.index not in self._dropped):
+            return False
+        self._dropped.discard(record.index)
+        return True
 
 
 def _accept(engine: Engine, entry: Request | BadRequest) -> RequestRecord:
@@ -150,11 +177,11 @@ def _accept(engine: Engine, entry: Request | BadRequest) -> RequestRecord:
 
 
 def _followers(
-    follow: Follow, record: RequestRecord, known: Mapping[int, RequestRecord]
+    follow: Follow, record: RequestRecord, known: Mapping[tuple[int, int], RequestRecord]
 ) -> Iterator[Request | BadRequest]:
     """What comes after this record. Raises ContractError for what the workload may not give."""
     for entry in follow(record):
-        sound = isinstance(entry, Request | BadRequest) and entry.index not in known
+        sound = isinstance(entry, Request | BadRequest) and (entry.index, 0) not in known
         if not sound or (isinstance(entry, Request) and entry.arrival_s < (record.finished_s or 0)):
             raise ContractError(
                 f"the workload's follow gave {entry!r:.200} after request {record.index}, where a "
@@ -208,7 +235,7 @@ class Run:
             inert=inert(engine),
             adapters=engine.core.intake.adapters,
         )
-        found["num_requests"] = len(self.entries)
+        found |= {"num_requests": len(self.entries), "ranks": engine.ranks}
         if self.replayed is not None:
             found["rerun"] = self.replayed.compare(engine.decisions, self.records)
         decode = codec.continuation if codec else None
@@ -227,13 +254,21 @@ class Run:
         print_report(
             console,
             summary,
-            {seam: choice.component.name for seam, choice in chosen.items()},
+            {seam: self._named(seam, choice) for seam, choice in chosen.items()},
             inert=found["inert"],
             failures=[(r.index, r.error) for r in self.records if r.error is not None],
             sample=self.sample(),
         )
         if self.replayed is not None:
             console.print(verdict(found["rerun"]), markup=False)
+
+    def _named(self, seam: str, choice: Chosen) -> str:
+        """The component's name; beside how the model is split, over how many ranks."""
+        ranks, name = self.engine.ranks, choice.component.name
+        if seam != "parallel" or ranks["world_size"] == 1:
+            return name
+        parts = ", ".join(f"{size / 2**20:,.1f}" for size in ranks["weight_bytes"])
+        return f"{name}: {ranks['world_size']} ranks ({ranks['backend']}), {parts} MiB of weights"
 
     @property
     def clock(self) -> Literal["wall", "virtual"]:
@@ -245,7 +280,8 @@ class Run:
         ledger, model = self.engine.core.ledger, self.engine.resolution.model
         moved = peak = None
         planes = self.engine.planes
-        if planes is not None and self.config.device == "cpu" and self.replayed is None:
+        here = self.config.device == "cpu" and self.engine.ranks["world_size"] == 1
+        if planes is not None and here and self.replayed is None:
             weights = weight_bytes(model, self.engine.dtype)
             if weights is not None:
                 per_token = planes.layout.bytes_per_token(self.engine.dtype.itemsize)
@@ -257,13 +293,17 @@ class Run:
         )  # fmt: skip
 
     def sample(self) -> Sample | None:
-        """The first finished request as text."""
+        """The first request with something to show, as text: all its samples."""
         codec = self.engine.codec
         if codec is None or self.engine.planes is None:
             return None
-        for entry, record in zip(self.entries, self.records, strict=True):
-            if isinstance(entry, Request) and record.status is Status.FINISHED:
-                prompt = entry.prompt_text or codec.decode(entry.prompt_token_ids)
-                output = codec.continuation(entry.prompt_token_ids, record.output_token_ids)
-                return Sample(record.index, prompt, output)
-        return None
+        given = [r for r in self.records if r.status is Status.FINISHED and not r.dropped]
+        if not given:
+            return None
+        entry = next(one for one in self.entries if one.index == given[0].index)
+        assert isinstance(entry, Request)
+        ids = entry.prompt_token_ids
+        outputs = [
+            codec.continuation(ids, r.output_token_ids) for r in given if r.index == entry.index
+        ]
+        return Sample(entry.index, entry.prompt_text or codec.decode(ids), outputs)

@@ -1,6 +1,6 @@
 """The folder of a run: written so that a reader finds all of a file or none of it.
 
-requests.jsonl  one line a request in input order, the refused and failed ones included
+requests.jsonl  one line a sample of a request, in input order, refused and failed ones included
 summary.json    the figures of `driver/metrics.py`
 run.json        the manifest of `driver/manifest.py`: what ran, on what, with which config
 steps.jsonl     the decisions of every step, for a rerun
@@ -48,15 +48,14 @@ def write_run(
     steps: Iterable[StepDecision],
     decode: Decode | None = None,
 ) -> None:
-    """Write the four files; `entries` and `records` go together, in input order.
+    """Write the four files; `records` are in input order, each of the entry of its index.
 
     run.json goes first and comes last: a folder that has it is complete. Raises RunFolderError,
     naming the file, when the disk is full or the folder cannot be written.
     """
     _remove(directory / RUN)
-    lines = (
-        request_line(entry, record, decode) for entry, record in zip(entries, records, strict=True)
-    )
+    asked = {entry.index: entry for entry in entries}
+    lines = (request_line(asked[record.index], record, decode) for record in records)
     write_lines(directory / REQUESTS, lines)
     write_lines(directory / STEPS, map(asdict, steps))
     write_file(directory / SUMMARY, _object_lines(summary))
@@ -77,6 +76,8 @@ def request_line(
     ]
     return {
         "index": record.index,
+        "sample": record.sample,
+        "dropped": record.dropped,
         "status": record.status.value,
         "finish_reason": record.finish_reason.value if record.finish_reason else None,
         "error": record.error,
@@ -93,6 +94,7 @@ def request_line(
         "text": _text(request, record, decode),
         "stopped_by": record.stopped_by,
         "logprobs": [_logprobs_line(one) for one in record.logprobs] or None,
+        "prompt_logprobs": [one and _logprobs_line(one) for one in record.prompt_logprobs] or None,
         "arrival_s": record.arrival_s,
         "admitted_s": record.admitted_s,
         "first_token_s": chunks[0][0] if chunks else None,
@@ -100,6 +102,7 @@ def request_line(
         "chunk_times_s": [at_s for at_s, _ in chunks],
         "chunk_sizes": [size for _, size in chunks],
         "cached_tokens": record.cached_tokens,
+        "shared_tokens": record.shared_tokens,
         "drafted_tokens": record.drafted_tokens,
         "accepted_tokens": record.accepted_tokens,
         "draft_rounds": record.draft_rounds,

@@ -23,6 +23,7 @@ from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import none_provided, none_required
 from interlock.core.engine import Engine
+from interlock.core.kv_cache import Holding, KVCache
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status
@@ -270,9 +271,24 @@ def _serve(engine: Engine, wanted: Sequence[Request]) -> Iterator[tuple[int, Req
 
 
 def check_accounts(engine: Engine) -> None:
-    """Recompute all page ownership from the requests that hold pages."""
-    running = engine.core.queues.running.values()
-    engine.core.cache.check_integrity([live.holding for live in running if live.holding])
+    """Recompute all page ownership from the requests that hold pages.
+
+    A page that its request will write belongs to that request alone.
+    """
+    cache, running = engine.core.cache, engine.core.queues.running.values()
+    cache.check_integrity([live.holding for live in running if live.holding])
+    for live in running:
+        if live.holding is not None:
+            check_written(cache, live.holding, live.computed)
+
+
+def check_written(cache: KVCache, holding: Holding, computed: int) -> None:
+    """Assert that pages from entry `computed` on have one reference, and no index holds them."""
+    for table, pool in enumerate(cache.pools):
+        first, end = computed // cache.page_size, holding.counts[table]
+        pages = cache.tables[table][holding.slot, first:end]
+        assert bool((pool.refs[pages] == 1).all()), f"table {table}: {pages} have two owners"
+        assert not pool.kept[pages].any(), f"table {table}: indexed pages would be written"
 
 
 def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:

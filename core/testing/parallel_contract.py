@@ -3,9 +3,9 @@
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,11 +15,13 @@ from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext, Component
 from interlock.core.engine import Engine
 from interlock.core.executor import Executor
-from interlock.core.parallel import ParallelStrategy
+from interlock.core.parallel import ParallelStrategy, Ranks
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, SamplingParams
 from interlock.core.settings import Choice, EngineConfig
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,48 @@ class ParallelContract:
             build_engine(_config(model, "made"), registry)
         assert children() == before
         assert torch.get_num_threads() == threads
+
+
+class RanksContract:
+    """Every promise of `Ranks`."""
+
+    def on_ranks(self, size: int, work: Callable[[Ranks], T]) -> list[T]:
+        """What `work` returns on each of `size` ranks, in rank order."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_each_rank_knows_its_place(self, size: int) -> None:
+        places = self.on_ranks(size, lambda ranks: (ranks.rank, ranks.size))
+        assert places == [(rank, size) for rank in range(size)]
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+    def test_sums_are_right_and_have_equal_bits_on_every_rank(self, dtype: str) -> None:
+        kind = getattr(torch, dtype)
+        parts = torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(0)).to(kind)
+        sums = self.on_ranks(3, lambda ranks: ranks.sum(parts[ranks.rank].clone()))
+        expected = parts.double().sum(0)
+        for found in sums:
+            assert found.dtype == kind
+            assert torch.equal(found, sums[0])
+            tolerance = 4 * torch.finfo(kind).eps  # of each of two roundings, terms below 4
+            torch.testing.assert_close(found.double(), expected, rtol=0, atol=4 * tolerance)
+
+    def test_the_last_axis_is_joined_in_rank_order(self) -> None:
+        def joined(ranks: Ranks) -> list[list[int]]:
+            mine = torch.tensor([[10, 20], [30, 40]]).T + ranks.rank  # not contiguous
+            found: list[list[int]] = ranks.concat(mine).tolist()
+            return found
+
+        expected = [[10, 30, 11, 31, 12, 32], [20, 40, 21, 41, 22, 42]]
+        assert self.on_ranks(3, joined) == [expected] * 3
+
+    def test_rank_0_hands_out_its_value_whatever_its_size(self) -> None:
+        values = [None, ("a", 1.5), list(range(3000)), b"x" * 4088, b"y" * 4089]
+
+        def received(ranks: Ranks) -> list[Any]:
+            return [ranks.from_first(value if ranks.rank == 0 else "mine") for value in values]
+
+        assert self.on_ranks(3, received) == [values] * 3
 
 
 def children() -> set[int]:

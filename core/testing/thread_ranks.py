@@ -92,7 +92,9 @@ def run_on_ranks(size: int, work: Callable[[Ranks], T]) -> list[T]:
 
 
 class ThreadStrategy(ParallelStrategy):
-    """Followers in threads of this process."""
+    """Followers in threads of this process; `kind` is what every rank gets."""
+
+    kind = ThreadRanks
 
     def __init__(self, size: int, registry: Registry) -> None:
         self._meeting, self._registry = Meeting(size), registry
@@ -106,14 +108,15 @@ class ThreadStrategy(ParallelStrategy):
     def start(self, device: torch.device) -> Ranks:
         """See ParallelStrategy."""
         for rank in range(1, self.world_size):
-            thread = threading.Thread(target=self._follow, args=(rank,), daemon=True)
+            name = f"rank {rank}"
+            thread = threading.Thread(target=self._follow, args=(rank,), daemon=True, name=name)
             self._threads.append(thread)
             thread.start()
-        return ThreadRanks(0, self._meeting) if self._threads else ALONE
+        return self.kind(0, self._meeting) if self._threads else ALONE
 
     def _follow(self, rank: int) -> None:
         try:
-            follow(ThreadRanks(rank, self._meeting), self._registry)
+            follow(self.kind(rank, self._meeting), self._registry)
         except Exception as error:
             self._meeting.end(f"rank {rank} failed: {type(error).__name__}: {error}")
 

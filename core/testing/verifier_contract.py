@@ -1,16 +1,16 @@
 """The contract of `Verifier`, on a target whose law depends on the token before."""
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.core.batch import NO_DRAFT, Draft
-from interlock.core.request import SamplingParams
-from interlock.core.sampling import SampledRows
+from interlock.core.streams import Purpose, uniforms
 from interlock.core.testing.chi_square import assert_follows
-from interlock.core.verifier import Verdict, Verifier
+from interlock.core.verifier import TargetRows, Verdict, Verifier
 
 Laws = Sequence[Sequence[float]]
 """Laws[t]: probabilities of the token after token t."""
@@ -52,7 +52,7 @@ def markov_rows(
     anchors: Sequence[int] | None = None,
     position: int = 0,
     temperature: float = 1.0,
-) -> SampledRows:
+) -> "ListRows":
     """Rows of these drafts; each request's first token to draw stands at `position`."""
     after = [
         token
@@ -62,9 +62,30 @@ def markov_rows(
     positions = [position + depth for draft in drafts for depth in (0, *draft.depths())]
     owned = zip(drafts, seeds, strict=True)
     row_seeds = [seed for draft, seed in owned for _ in range(1 + len(draft.tokens))]
-    logits = torch.tensor(laws, dtype=torch.float64).log()[after]
-    params = [SamplingParams(temperature=temperature)] * len(after)
-    return SampledRows(logits, params, row_seeds, positions)
+    chosen = [laws[token] for token in after]
+    if temperature == 0:
+        chosen = [[float(t == law.index(max(law))) for t in range(len(law))] for law in chosen]
+    return ListRows(chosen, row_seeds, positions)
+
+
+class ListRows(TargetRows):
+    """Given laws, drawn from by inverse transform with the noise of the seeds and positions."""
+
+    def __init__(self, laws: Laws, seeds: Sequence[int], positions: Sequence[int]) -> None:
+        self._laws, self._seeds, self._positions = laws, seeds, positions
+
+    def sample(self) -> list[int]:
+        """The first token of each law whose cumulative probability exceeds the noise."""
+        numbers = uniforms(self._seeds, self._positions, Purpose.TARGET).tolist()
+        drawn = zip(self._laws, numbers, strict=True)
+        return [
+            min(sum(edge <= number for edge in accumulate(law)), len(law) - 1)
+            for law, number in drawn
+        ]
+
+    def laws(self) -> torch.Tensor:
+        """As given, in fp64."""
+        return torch.tensor(self._laws, dtype=torch.float64)
 
 
 def emitted(draft: Draft, verdict: Verdict) -> list[int]:

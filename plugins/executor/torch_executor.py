@@ -17,9 +17,13 @@ from interlock.core.drafter import DraftContext, DraftRows
 from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import Attend, Decoder
 from interlock.core.planes import Planes, attention_batch, make_attend, make_attention_batch
-from interlock.core.sampling import SampledRows
+from interlock.core.request import TokenLogprobs
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
+from interlock.plugins.executor.sampling import SampledRows
+
+SCORED_ROWS = 128
+"""Rows of logits held at once for prompt_logprobs, times the vocabulary."""
 
 
 class TorchExecutor(Executor):
@@ -48,6 +52,7 @@ class TorchExecutor(Executor):
         with self._adapters.selected(_adapter_of(batch, self._device)):
             features_TE = self._decoder.forward(tokens_T, view.positions_T, attend)
         rows = self._verify(plan, features_TE)
+        self._score_prompts(plan, features_TE, rows)
         self._compact_trees(batch, rows)
         if self.drafter is not None:
             self._draft(plan, features_TE, rows)
@@ -109,6 +114,24 @@ class TorchExecutor(Executor):
             top = params[first].logprobs
             if top is not None:
                 results[r].logprobs = tuple(laws.token_logprobs(nodes, tokens, top))
+
+    def _score_prompts(self, plan: StepPlan, features_TE: Tensor, results: list[RowResult]) -> None:
+        """Raw laws of the prompt tokens that are asked for, a few rows of logits at a time."""
+        for r, sampling in enumerate(plan.sampling):
+            begin, found = int(plan.batch.row_offsets[r]), list[TokenLogprobs]()
+            for first in range(0, len(sampling.scored), SCORED_ROWS):
+                tokens = sampling.scored[first : first + SCORED_ROWS]
+                count = len(tokens)
+                at = begin + first
+                logits_NV = self._decoder.logits(features_TE[at : at + count])
+                laws = SampledRows(logits_NV, [sampling.params] * count, [0] * count, [0] * count)
+                for reason in laws.bad_rows().values():
+                    results[r] = RowResult(error=f"the model's logits are unusable: {reason}")
+                if results[r].error is not None:
+                    break
+                top = sampling.params.prompt_logprobs or 0
+                found += laws.token_logprobs(range(count), tokens, top)
+            results[r].prompt_logprobs = tuple(found)
 
     def _compact_trees(self, batch: Batch, rows: Sequence[RowResult]) -> None:
         """Move the rows of accepted tree nodes to where the committed tokens belong."""

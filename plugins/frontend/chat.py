@@ -5,7 +5,7 @@ such a list, beside the sampling fields, `arrival_s`, `tenant`, `adapter` and `p
 prompts file.
 Messages with a role and a content work as well: one that a written answer follows is history, every
 other of the user's begins a turn. A turn starts `think_s` after the last one's answer ended, and
-its prompt extends that turn's tokens (`core/conversation.py`).
+its prompt extends that turn's tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +15,9 @@ from typing import Any
 
 from interlock.core.closest import unknown_name
 from interlock.core.component import BuildContext
-from interlock.core.conversation import Conversation
 from interlock.core.errors import InterlockError, RequestError, WorkloadError
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status
-from interlock.core.text import TextCodec
-from interlock.core.workload import BadRequest, Workload, WorkloadContext
+from interlock.core.workload import BadRequest, Dialogue, Workload, WorkloadContext
 from interlock.plugins.frontend.arrivals import arrival_times, stream
 from interlock.plugins.frontend.configs import ChatConfig
 from interlock.plugins.frontend.jsonl import read_objects
@@ -38,12 +36,12 @@ Messages = list[dict[str, str]]
 
 
 @dataclass
-class _Dialogue:
+class _Chain:
     """One conversation on its way: what of it is still to be asked, and how."""
 
     number: int
     place: str
-    chat: Conversation
+    chat: Dialogue
     turns: list[Messages]
     first_later_index: int
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -73,13 +71,12 @@ class Chat(Workload):
 
     def __init__(self, config: ChatConfig) -> None:
         self.config = config
-        self._open: dict[int, _Dialogue] = {}
+        self._open: dict[int, _Chain] = {}
 
     def requests(self, context: WorkloadContext) -> list[Request | BadRequest]:
         """The first turn of every conversation, in file order."""
-        codec = context.codec
-        if codec is None or codec.chat_template is None:
-            lacking = "tokenizer" if codec is None else "chat template"
+        if context.conversation is None:
+            lacking = "tokenizer" if context.encode is None else "chat template"
             raise WorkloadError(
                 f"workload=chat: model {context.model.name!r} has no {lacking}; workload=synthetic "
                 "workload.turns=4 makes conversations of any model's tokens"
@@ -94,34 +91,36 @@ class Chat(Workload):
         later = len(lines)
         for number, (place, line) in enumerate(lines):
             try:
-                dialogue = _dialogue(number, place, line, later, codec, self._defaults(context))
+                chain = _chain(
+                    number, place, line, later, context.conversation(), self._defaults(context)
+                )
                 arrival_s = checked_field(line, "arrival_s", float(times[number]))
-                entries.append(dialogue.ask(number, arrival_s))
+                entries.append(chain.ask(number, arrival_s))
             except InterlockError as problem:
                 entries.append(BadRequest(number, f"{problem} ({place})"))
                 continue
-            later += len(dialogue.turns) - 1
-            self._open[number] = dialogue
+            later += len(chain.turns) - 1
+            self._open[number] = chain
         return entries
 
     def follow(self, record: RequestRecord) -> Sequence[Request | BadRequest]:
         """The next turn, once a turn was answered; the refusal of all of them if it was not."""
-        dialogue = self._open.pop(record.index, None)
-        if dialogue is None:
+        chain = self._open.pop(record.index, None)
+        if chain is None:
             return ()
-        dialogue.turn += 1
-        if dialogue.turn == len(dialogue.turns):
+        chain.turn += 1
+        if chain.turn == len(chain.turns):
             return ()
         if record.status is not Status.FINISHED or record.finished_s is None:
             why = record.error or f"it was {record.status.value}"
-            return list(dialogue.give_up(f"turn {dialogue.turn - 1} has no answer: {why}"))
-        dialogue.chat.answer(record.output_token_ids, record.text)
-        index = dialogue.next_index()
+            return list(chain.give_up(f"turn {chain.turn - 1} has no answer: {why}"))
+        chain.chat.answer(record.output_token_ids, record.text)
+        index = chain.next_index()
         try:
-            request = dialogue.ask(index, record.finished_s + self.config.think_s)
+            request = chain.ask(index, record.finished_s + self.config.think_s)
         except InterlockError as problem:
-            return list(dialogue.give_up(str(problem)))
-        self._open[index] = dialogue
+            return list(chain.give_up(str(problem)))
+        self._open[index] = chain
         return [request]
 
     def _defaults(self, context: WorkloadContext) -> SamplingParams:
@@ -149,17 +148,17 @@ def build(config: ChatConfig, _context: BuildContext) -> Chat:
     return Chat(config)
 
 
-def _dialogue(
-    number: int, place: str, line: Mapping[str, Any], later: int, codec: TextCodec,
+def _chain(
+    number: int, place: str, line: Mapping[str, Any], later: int, chat: Dialogue,
     defaults: SamplingParams,
-) -> _Dialogue:  # fmt: skip
+) -> _Chain:  # fmt: skip
     fields = {
         "sampling": line_sampling(line, defaults),
         "tenant": checked_field(line, "tenant", ""),
         "adapter": checked_field(line, "adapter", None),
         "priority": checked_field(line, "priority", 0),
     }
-    return _Dialogue(number, place, Conversation(codec), _turns(line), later, fields)
+    return _Chain(number, place, chat, _turns(line), later, fields)
 
 
 def _turns(line: Mapping[str, Any]) -> list[Messages]:

@@ -12,19 +12,23 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from interlock.core.component import BuildContext
+from interlock.core.errors import ConfigError
 from interlock.core.parallel import ALONE, ParallelStrategy, Ranks
 from interlock.plugins.parallel import TensorConfig
+from interlock.plugins.parallel.launched import Launch, join_launched
 from interlock.plugins.parallel.processes import LEAVE_S, Workers
 from interlock.plugins.parallel.torch_ranks import LOOPBACK, join
+from interlock.plugins.parallel.watch import Watch
 from interlock.plugins.parallel.worker import Hello
 
 
 class TensorParallel(ParallelStrategy):
     """`size` ranks, one process and device each."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, launch: Launch | None = None) -> None:
+        self._size, self._launch = size, launch
         self._workers: Workers | None = None
+        self._watch: Watch | None = None
         self._usual_threads: int | None = None
         self._facts: dict[str, Any] = {"world_size": size}
 
@@ -37,9 +41,18 @@ class TensorParallel(ParallelStrategy):
         """See ParallelStrategy. On a CPU the ranks divide this process's torch threads."""
         if self._size == 1:
             return ALONE
+        cuda = device.type == "cuda"
+        self._facts["backend"] = "nccl" if cuda else "gloo"
+        if self._launch is not None:
+            self._facts["started_by"] = "torchrun"
+            ranks, self._watch = join_launched(self._launch, cuda)
+            return ranks
+        self._facts["started_by"] = "interlock"
+        return self._start_here(cuda)
+
+    def _start_here(self, cuda: bool) -> Ranks:
         self._workers = workers = Workers(self._size)
         weakref.finalize(self, workers.close, 0)
-        cuda = device.type == "cuda"
         if not cuda:
             self._usual_threads = torch.get_num_threads()
             torch.set_num_threads(max(1, self._usual_threads // self._size))
@@ -47,13 +60,15 @@ class TensorParallel(ParallelStrategy):
         store = TCPStore(LOOPBACK, 0, self._size, is_master=True, wait_for_workers=False)
         workers.greet(lambda rank: Hello(rank, self._size, store.port, cuda, threads))
         index = 0 if cuda else None
-        ranks = workers.run(lambda: join(store, 0, self._size, index, workers.cause))
-        workers.on_failure = ranks.abort
-        self._facts |= {"backend": "nccl" if cuda else "gloo", "started_by": "interlock"}
+        ranks = workers.run(lambda: join(store, 0, self._size, index, workers.watch.cause))
+        workers.watch.on_failure = ranks.abort
         return ranks
 
     def close(self, finished: bool = True) -> None:
-        """See ParallelStrategy."""
+        """See ParallelStrategy. Processes of torchrun are left to torchrun."""
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
         if self._workers is not None:
             self._workers.close(LEAVE_S if finished else 0)
             self._workers = None
@@ -66,6 +81,13 @@ class TensorParallel(ParallelStrategy):
         return dict(self._facts)
 
 
-def build(config: TensorConfig, _context: BuildContext) -> TensorParallel:
-    """See Component."""
-    return TensorParallel(config.size)
+def build(config: TensorConfig, context: BuildContext) -> TensorParallel:
+    """See Component. Raises ConfigError when torchrun started another number of processes."""
+    launch = Launch.of(context.environment)
+    if launch is not None and launch.size != config.size:
+        raise ConfigError(
+            f"parallel.size={config.size}, but torchrun started {launch.size} processes: write "
+            f"parallel.size={launch.size}, or start without torchrun (the ranks are then started "
+            "with the engine)"
+        )
+    return TensorParallel(config.size, launch)

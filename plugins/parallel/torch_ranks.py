@@ -113,7 +113,8 @@ def join(
     """
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # Options in the stub
     create = dist.ProcessGroupGloo.create_device
-    options._devices = [create(hostname=hostname) if hostname else create(interface="")]
+    own_name = dist.ProcessGroupGloo.create_default_device
+    options._devices = [create(hostname=hostname) if hostname else own_name()]
     options._timeout = FOREVER
     host = dist.ProcessGroupGloo(PrefixStore("host", store), rank, size, options)
     joined: Any = host

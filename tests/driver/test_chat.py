@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from interlock.core.conversation import Conversation
 from interlock.core.request import FinishReason, SamplingParams
 from interlock.core.testing.tiny_adapter import write_adapter, write_merged
 from interlock.driver import chat as command
+from interlock.driver.conversation import Conversation
 from tests.engine.serving import asking, build, solo
 from tests.misuse.conftest import run, tiny
 
@@ -195,6 +195,7 @@ def test_help_teaches(run):
         (["--adapter", "a"], "this engine has none"),
         (["workload=prompts"], "interlock chat would not use workload=prompts"),
         (["workload.rate=2"], "interlock chat would not use workload.rate=2"),
+        (["sampling.n=2"], "interlock chat would not use sampling.n=2"),
         (["rerun=x"], "interlock chat would not use rerun=x"),
         (["executor=fixed"], "executor=fixed makes tokens up"),
         (["sampling.echo=true"], "would not use sampling.echo=true"),

@@ -21,7 +21,7 @@ SEAMS = {
     "eviction": "cache/eviction", "order": "scheduler/order", "admission": "scheduler/admission",
     "chunking": "scheduler/chunking", "victim": "scheduler/victim", "spec": "spec",
     "verifier": "spec/verifier", "executor": "executor", "workload": "workload",
-    "structured": "structured",
+    "structured": "structured", "parallel": "parallel",
 }  # fmt: skip
 REFERENCE = {"attention": "reference", "allocator": "contiguous", "index": "none"}
 
@@ -148,16 +148,18 @@ def tokens(count: int, salt: int = 0) -> tuple[int, ...]:
 class Client:
     """Submits, steps and aborts; after every step all accounts are recomputed.
 
-    `tokens`, `texts` and `records` hold by request index what came out. A token after the final
-    record, a second final record, or a record that differs from what was delivered fails at once.
+    `tokens`, `texts` and `records` hold what came out by request index, or (index, sample) for
+    samples after the first. A token after the final record, a second final record, or a record that
+    differs from what was delivered fails at once.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.tokens: dict[int, list[int]] = {}
-        self.texts: dict[int, str] = {}
-        self.records: dict[int, RequestRecord] = {}
+        self.tokens: dict[Any, list[int]] = {}
+        self.texts: dict[Any, str] = {}
+        self.records: dict[Any, RequestRecord] = {}
         self.ids: dict[int, RequestId] = {}
+        self.asked: dict[int, Request] = {}
         self.steps = 0
         self.most_tokens = 0
 
@@ -165,6 +167,7 @@ class Client:
         for request in requests:
             self.ids[request.index] = self.engine.submit(request)
             self.tokens[request.index], self.texts[request.index] = [], ""
+            self.asked[request.index] = request
 
     def abort(self, index: int) -> None:
         self.engine.abort(self.ids[index])
@@ -175,14 +178,20 @@ class Client:
         for _ in range(count):
             before = self.engine.core.ledger.tokens_run
             for output in self.engine.step():
-                assert output.index not in self.records, "an output after the final record"
-                self.tokens[output.index] += output.new_token_ids
-                self.texts[output.index] += output.text
+                key = (output.index, output.sample) if output.sample else output.index
+                assert output.id == self.ids[output.index]
+                assert key not in self.records, "an output after the final record"
+                self.tokens.setdefault(key, []).extend(output.new_token_ids)
+                self.texts[key] = self.texts.get(key, "") + output.text
                 given[output.index] += len(output.new_token_ids)
-                if output.finished is not None:
-                    assert output.finished.output_token_ids == self.tokens[output.index]
-                    assert (output.finished.text or "") == self.texts[output.index]
-                    self.records[output.index] = output.finished
+                record = output.finished
+                if record is not None:
+                    assert (record.index, record.sample) == (output.index, output.sample)
+                    shown = (
+                        ([], "") if record.dropped else (record.output_token_ids, record.text or "")
+                    )
+                    assert shown == (self.tokens[key], self.texts[key])
+                    self.records[key] = record
             check_accounts(self.engine)
             self.most_tokens = max(self.most_tokens, self.engine.core.ledger.tokens_run - before)
             self.steps += 1
@@ -194,7 +203,11 @@ class Client:
         while self.engine.has_work:
             assert self.steps < end, f"still at work after {most_steps} steps"
             self.step()
-        assert sorted(self.records) == sorted(self.tokens), "a request got no final record"
+        for index, request in self.asked.items():
+            refused = self.records[index].error is not None
+            for sample in range(1, 1 if refused else request.sampling.samples):
+                assert (index, sample) in self.records, "a sample got no final record"
+        assert set(self.records) == set(self.tokens)
         self.check_idle()
         return self.records
 
@@ -215,7 +228,7 @@ def serve(engine: Engine, *requests: Request) -> dict[int, RequestRecord]:
 
 def outputs(records: dict[int, RequestRecord]) -> dict[int, list[int]]:
     """Tokens by request index."""
-    return {index: record.output_token_ids for index, record in sorted(records.items())}
+    return {index: record.output_token_ids for index, record in records.items()}
 
 
 def solo(model: Path, requests: Iterable[Request], **settings: Any) -> dict[int, list[int]]:

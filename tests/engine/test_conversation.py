@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from interlock.core.checkpoint import shipped_models
-from interlock.core.conversation import Conversation
 from interlock.core.errors import ConfigError
 from interlock.core.text import TextCodec
+from interlock.driver.conversation import Conversation
 from tests.engine.serving import asking, build, serve, solo
 from tests.engine.wordy import codec_of, with_words, wordy_tokenizer
 from tests.models.test_detokenizer import codec_of as sentencepiece

@@ -78,11 +78,12 @@ class EngineMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         tenant=st.sampled_from(["", "", "other"]),
         delay_s=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
+        n=st.sampled_from([1, 1, 2, 4]),
     )
-    def submit(self, shared, own, max_tokens, priority, tenant, delay_s):
+    def submit(self, shared, own, max_tokens, priority, tenant, delay_s, n):
         index = len(self.wanted)
         prompt = (*TRUNK[:shared], *tokens(own, salt=index))
-        request = asking(index, prompt, max_tokens, priority=priority, tenant=tenant)
+        request = asking(index, prompt, max_tokens, priority=priority, tenant=tenant, n=n)
         now_s = self.client.engine.clock.now()
         self.client.submit(dataclasses.replace(request, arrival_s=now_s + delay_s))
         self.wanted[index] = request
@@ -104,14 +105,17 @@ class EngineMachine(RuleBasedStateMachine):
         """Everything ends within a bound: each step of an engine at work computes a token."""
         if not hasattr(self, "client"):
             return
-        work = sum(r.num_prompt_tokens + r.sampling.max_tokens for r in self.wanted.values())
+        work = sum(
+            (r.num_prompt_tokens + r.sampling.max_tokens) * r.sampling.n
+            for r in self.wanted.values()
+        )
         records = self.client.finish(50 + 10 * work)
         assert self.client.most_tokens <= self.budget
         right = serve(build(num_pages=999, max_model_len=LONGEST), *self.wanted.values())
-        for index, request in self.wanted.items():
-            record = records[index]
+        for key, record in records.items():
+            index, request = record.index, self.wanted[record.index]
             given = record.output_token_ids
-            assert given == right[index].output_token_ids[: len(given)]
+            assert given == right[key].output_token_ids[: len(given)]
             length = min(request.sampling.max_tokens, max(LONGEST - request.num_prompt_tokens, 0))
             if request.num_prompt_tokens == 0:
                 assert record.status is Status.FAILED

@@ -10,6 +10,7 @@ from interlock.core.registry import load_registry
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.core.testing.tiny import write_tiny_checkpoint
 from tests.engine.serving import asking, build, plus, serve
+from tests.parallel.threads import with_threads
 
 SIZE = 50
 
@@ -59,6 +60,27 @@ def test_no_token_of_the_padding_comes_and_logprobs_are_over_the_vocabulary(padd
         values = torch.tensor([value for _, value in one.top], dtype=torch.float64)
         assert len(values) == SIZE
         assert values.exp().sum().item() == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("parallel", ["threads2", "threads4"])
+def test_ranks_that_share_a_padded_head_give_what_one_gives(padded, parallel):
+    asked = [
+        asking(index, [2, 7, 11, 40 + index], 16, ignore_eos=True, logprobs=50, **sampling)
+        for index, sampling in enumerate(SAMPLING.values())
+    ]
+    plain = serve(build(padded), *asked)
+    known = [(*one.prompt_token_ids, *plain[one.index].output_token_ids) for one in asked]
+    registry = with_threads(plus(replay_component("replay", Continuations(known))))
+    spec = ReplayConfig("replay", 4, tree=True)
+    engine = build(padded, registry, spec=spec, parallel=parallel)
+    split = serve(engine, *asked)
+    engine.close()
+    assert engine.core.ledger.accepted
+    for index, record in plain.items():
+        assert split[index].output_token_ids == record.output_token_ids
+        assert max(record.output_token_ids) < SIZE
+        for one, other in zip(record.logprobs, split[index].logprobs, strict=True):
+            assert dict(one.top) == pytest.approx(dict(other.top), abs=1e-9)
 
 
 def test_ids_of_the_padding_are_outside_the_vocabulary(padded):

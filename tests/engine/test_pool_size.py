@@ -101,3 +101,11 @@ def test_a_fixed_pool_still_counts_pages_where_nothing_is_stored(monkeypatch):
     config = configured(page_size=4, num_pages=None, max_requests=64)
     config = dataclasses.replace(config, max_model_len=1 << 20)
     assert pool_size.pool_sizes(config, CacheLayout.of([]), 1 << 20, 4, CPU, False) == [100]
+
+
+def test_ranks_on_a_cpu_share_its_memory(monkeypatch):
+    monkeypatch.setattr(pool_size, "_lendable_bytes", lambda _device: 8000)
+    layout = CacheLayout.of([CacheGroup((0,), (Plane("k", (1,)),))])
+    config = configured(page_size=1, num_pages=None)
+    found = [pool_size.pool_sizes(config, layout, 10_000, 4, CPU, False, n) for n in (1, 2, 4)]
+    assert found == [[2000], [1000], [500]]

@@ -40,18 +40,21 @@ def no_narrowing(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "attention"),
-    [("gqa", "gqa"), ("gqa", "reference"), ("mla_moe", "mla"), ("hybrid", "gqa"), ("caps", "gqa"),
-     ("caps", "reference"), ("sinks", "gqa"), ("sinks", "reference")],
+    ("kind", "attention", "numerics"),
+    [("gqa", "gqa", "fast"), ("gqa", "reference", "fast"), ("mla_moe", "mla", "fast"),
+     ("hybrid", "gqa", "fast"), ("caps", "gqa", "fast"), ("caps", "reference", "fast"),
+     ("sinks", "gqa", "fast"), ("sinks", "reference", "fast"),
+     ("mla_moe", "mla", "batch_invariant"), ("sinks", "gqa", "batch_invariant")],
 )  # fmt: skip
-def test_an_engine_in_fp64_never_narrows(kind, attention, tmp_path, request):
+def test_an_engine_in_fp64_never_narrows(kind, attention, numerics, tmp_path, request):
     families = list(load_registry().families.values())
     model = write_tiny_checkpoint(tmp_path / kind, kind, families)
     write_tiny_eagle(model / "eagle", model)
     request.getfixturevalue("no_narrowing")
     engine = assemble(
-        [f"model={model}", "dtype=float64", f"attention={attention}", "spec=eagle", "threads=1"]
-    )
+        [f"model={model}", "dtype=float64", f"attention={attention}", f"numerics={numerics}",
+         "spec=eagle", "threads=1"]
+    )  # fmt: skip
     assert engine.planes is not None
     stored = {t.dtype for planes in engine.planes.of_layer.values() for t in planes.values()}
     assert stored == {torch.float64}

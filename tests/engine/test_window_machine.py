@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from interlock.core.cache_spec import CacheGroup, CacheLayout, Full, Window
 from interlock.core.kv_cache import Holding, KVCache
 from interlock.core.request import Request, RequestId
+from interlock.core.testing.exactness import check_written
 from interlock.core.token_sequence import TokenSequence
 from interlock.plugins.cache.block_hash import BlockHashIndex
 from interlock.plugins.cache.contiguous import ContiguousAllocator
@@ -78,6 +79,7 @@ class CacheMachine(RuleBasedStateMachine):
             max_requests=4,
             max_tokens=LONGEST,
             max_step_tokens=STEP_TOKENS,
+            shares_pages=allocator is PagedAllocator,
         )
         assert self.cache.shortage(LONGEST) is None
         self.rows = {}
@@ -153,6 +155,59 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.truncate(reader.holding, reader.computed)
 
     @precondition(lambda self: self.readers)
+    @rule(
+        which=st.integers(0, 3),
+        later=st.sampled_from([0, 0, 4, 9]),
+        others=st.integers(1, 3),
+        prefilled=st.booleans(),
+    )
+    def fork(self, which, later, others, prefilled):
+        """Further samples of a computed prompt: full pages shared, the last one copied."""
+        which %= len(self.readers)
+        parent = self.readers[which]
+        prompt = parent.sequence.num_prompt
+        for _ in range(later):
+            self.advance(which, 1, [], 0, bonus=5)
+        for _ in range(others):
+            if parent.computed < prompt:
+                return
+            reader = self._forked(parent, prompt)
+            if reader is None:
+                return
+            self.readers.append(reader)
+            self._read(reader, reader.computed)
+            while prefilled and reader.computed < prompt:
+                before = reader.computed
+                self.advance(len(self.readers) - 1, STEP_TOKENS, [], 0, bonus=6)
+                if reader.computed == before:
+                    break
+
+    def _forked(self, parent, prompt):
+        """A new sample of the parent's prompt with its pages, or None where that cannot be."""
+        request = Request(self.opened, tuple(parent.sequence.slice(0, prompt).tolist()))
+        sequence = TokenSequence(request, self.page_size, self.lookback)
+        start = sequence.shared_entries
+        match = self.cache.fork(parent.holding, start)
+        if match is None:
+            assert len(self.windows) > 1 or not self.cache.shares_pages
+            return None
+        assert (match.tokens, len(match.pages)) == (start, start // self.page_size)
+        self.opened += 1
+        holding = self.cache.open(
+            RequestId(self.opened), parent.salt, sequence, 0, LONGEST, match, self._tick()
+        )
+        if holding is None:
+            return None
+        if not self.cache.grow(holding, start, prompt):
+            self.cache.close(holding, self._tick())
+            return None
+        for copy in self.cache.fork_copies(holding, match):
+            for offset in range(self.page_size):
+                row = self.rows.get((copy.table, int(copy.source), offset))
+                self.rows[copy.table, int(copy.target), offset] = row
+        return Reader(holding, sequence, start, parent.salt)
+
+    @precondition(lambda self: self.readers)
     @rule(which=st.integers(0, 3))
     def close(self, which):
         reader = self.readers.pop(which % len(self.readers))
@@ -193,6 +248,8 @@ class CacheMachine(RuleBasedStateMachine):
         if hasattr(self, "cache"):
             self.cache.check()
             self.cache.check_integrity([reader.holding for reader in self.readers])
+            for reader in self.readers:
+                check_written(self.cache, reader.holding, reader.computed)
 
     def teardown(self):
         if not hasattr(self, "cache"):

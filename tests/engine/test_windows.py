@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from interlock.core.page_pool import PagePool
 from interlock.core.registry import load_registry
 from interlock.core.testing.tiny import WINDOW, write_tiny_checkpoint
+from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.core.window_pages import WindowPages
 from interlock.plugins.cache.paged import PagedAllocator
+from interlock.plugins.speculative import EagleConfig, NgramConfig
 from tests.engine.serving import Client, asking, build, outputs, serve, solo, tokens
 
 BUDGET = 12
@@ -29,7 +31,9 @@ def windowed(request, tmp_path_factory):
     families = list(load_registry().families.values())
     extra = {"layer_types": kinds} if kinds else {}
     folder = tmp_path_factory.mktemp("windowed") / "model"
-    return write_tiny_checkpoint(folder, "hybrid", families, **extra)
+    write_tiny_checkpoint(folder, "hybrid", families, **extra)
+    write_tiny_eagle(folder / "eagle", folder)
+    return folder
 
 
 @cache
@@ -137,3 +141,16 @@ def test_usable_prefixes_are_those_whose_last_window_is_here(window, page_size, 
         query = length * page_size
         seen = {entry // page_size for entry in range(max(0, query - window + 1), query)}
         assert found[length - 1] == all(present[page] for page in seen)
+
+
+@every_size
+@pytest.mark.parametrize("spec", [EagleConfig(num_drafts=3), NgramConfig(num_drafts=3)])
+def test_drafts_hold_no_more_than_their_own_pages_beside_the_window(windowed, spec, page_size):
+    """A verification of three drafts, and in the same step pages for the rows of the next three."""
+    pages = -(-(len(PROMPT) + DECODED + 3) // page_size)
+    engine = build(windowed, page_size=page_size, num_pages=pages, budget_tokens=BUDGET, spec=spec)
+    request = asking(0, PROMPT, DECODED, ignore_eos=True)
+    record, held = most_held(engine, request)
+    assert record.output_token_ids == alone(windowed, request)
+    assert engine.core.ledger.drafted > 0
+    assert 0 < held["decode"] <= pages_of_window(page_size, 1 + 2 * 3)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,7 @@ from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.workload_contract import byte_context
 from interlock.core.text import load_codec
 from interlock.core.workload import BadRequest
+from interlock.driver.conversation import Conversation
 from interlock.plugins.frontend.chat import Chat
 from interlock.plugins.frontend.configs import ChatConfig
 from tests.misuse.conftest import run, tiny
@@ -18,10 +20,18 @@ from tests.misuse.conftest import run, tiny
 __all__ = ("run", "tiny")  # fixtures
 
 
+def chatting(codec):
+    return replace(byte_context(), conversation=partial(Conversation, codec))
+
+
+def codec_of(context):
+    return context.conversation.args[0]
+
+
 @pytest.fixture
 def context(tmp_path):
     write_byte_tokenizer(tmp_path)
-    return replace(byte_context(), codec=load_codec(tmp_path))
+    return chatting(load_codec(tmp_path))
 
 
 @pytest.fixture
@@ -35,11 +45,11 @@ def chat(tmp_path):
 
 
 def text(context, request):
-    return context.codec.decode(request.prompt_token_ids)
+    return codec_of(context).decode(request.prompt_token_ids)
 
 
 def answered(context, request, said, **more):
-    ids = context.codec.encode(said)
+    ids = codec_of(context).encode(said)
     return RequestRecord(
         request.index, status=Status.FINISHED, output_token_ids=ids, finished_s=3.0, **more
     )
@@ -132,7 +142,7 @@ def test_a_line_that_is_no_conversation_fails_alone(context, chat, line, reason)
 
 
 def test_a_template_that_refuses_a_later_turn_ends_its_conversation(context, chat):
-    context.codec.chat_template = (
+    codec_of(context).chat_template = (
         "{% if messages | length > 2 %}{{ raise_exception('one turn only') }}{% endif %}"
         "{{ messages[0].content }}"
     )
@@ -153,10 +163,9 @@ def test_files_models_and_options_that_do_not_fit_are_refused(context, chat):
     with pytest.raises(WorkloadError, match="the file holds no conversations"):
         chat().requests(context)
     with pytest.raises(WorkloadError, match="'bytes' has no tokenizer; workload=synthetic"):
-        chat(["a"]).requests(byte_context())
-    context.codec.chat_template = None
+        chat(["a"]).requests(replace(byte_context(), encode=None))
     with pytest.raises(WorkloadError, match="'bytes' has no chat template"):
-        chat(["a"]).requests(context)
+        chat(["a"]).requests(byte_context())
     with pytest.raises(ConfigError) as caught:
         ChatConfig(limit=0, think_s=-1, rate=0, max_tokens=0)
     assert len(caught.value.problems) == 4

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.workload_contract import WorkloadContract, byte_context
 from interlock.core.text import TextCodec, load_codec
 from interlock.core.workload import Workload, WorkloadContext
+from interlock.driver.conversation import Conversation
 from interlock.plugins.frontend import components
 from interlock.plugins.frontend.configs import (
     ChatConfig,
@@ -76,7 +78,7 @@ class TestChat(WorkloadContract):
         self.path.write_text("\n".join(map(json.dumps, lines)))
 
     def context(self, seed: int = 0) -> WorkloadContext:
-        return replace(super().context(seed), codec=self.codec)
+        return replace(super().context(seed), conversation=partial(Conversation, self.codec))
 
     def make(self) -> Workload:
         return build(ChatConfig(path=str(self.path), think_s=0.5))

@@ -45,7 +45,7 @@ def test_report_lists_the_first_failures_with_reasons_and_counts_the_rest():
 
 
 def test_markup_in_model_output_is_shown_as_it_is():
-    text = printed(sample=Sample(0, "say [red]", "[/bold] [link]"), failures=[(0, "bad [/x]")])
+    text = printed(sample=Sample(0, "say [red]", ["[/bold] [link]"]), failures=[(0, "bad [/x]")])
     assert "[/bold] [link]" in text
     assert "say [red]" in text
     assert "bad [/x]" in text

@@ -296,6 +296,13 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 SHAPES |= LOCAL_GLOBAL
 
+ONE_A_FAMILY = (
+    "llama_gqa", "ministral_hybrid", "mistral_window", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "mixtral", "glm4_moe", "olmo3", "minimax_m2", "kimi_k2", "deepseek_v2", "deepseek_v2_lite",
+    "deepseek_v3", "gemma2", "gemma3", "gpt_oss",
+)  # fmt: skip
+"""Shapes for what would take too long with every one."""
+
 
 @dataclass
 class Oracle:

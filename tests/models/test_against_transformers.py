@@ -10,7 +10,7 @@ from interlock.plugins.attention.gqa import GqaAttention
 from interlock.plugins.attention.mla import MlaAttention
 from interlock.plugins.attention.reference import ReferenceAttention
 from tests.models.loading import LOGIT_TOLERANCE, load, whole_logits
-from tests.models.oracle import VOCAB_SIZE, Oracle
+from tests.models.oracle import ONE_A_FAMILY, SHAPES, VOCAB_SIZE, Oracle
 from tests.models.paged_run import PagedRun, in_chunks, ragged
 
 
@@ -50,6 +50,7 @@ def test_scaled_rotary_embedding_agrees_at_positions_beyond_1000(oracle: Oracle)
     assert difference.abs().max() < LOGIT_TOLERANCE
 
 
+@pytest.mark.parametrize("oracle", ONE_A_FAMILY, indirect=True)
 @pytest.mark.parametrize(("chunk", "page_size"), [(1, 4), (7, 1), (64, 16)])
 def test_chunks_through_pages_equal_transformers(
     oracle: Oracle, chunk: int, page_size: int
@@ -62,8 +63,18 @@ def test_chunks_through_pages_equal_transformers(
         assert (logits - oracle.logits(ids)).abs().max() < LOGIT_TOLERANCE, backend
 
 
-@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("oracle", ONE_A_FAMILY, indirect=True)
+@pytest.mark.parametrize("page_size", [1, 16])
 def test_ragged_batches_through_pages_equal_transformers(oracle: Oracle, page_size: int) -> None:
+    check_ragged(oracle, page_size)
+
+
+def test_ragged_batches_of_every_shape_equal_transformers(oracle: Oracle) -> None:
+    check_ragged(oracle, page_size=4)
+
+
+def check_ragged(oracle: Oracle, page_size: int) -> None:
+    """Random sequences, a random set of them a step, each by a random number of tokens."""
     decoder = load(oracle.directory)
     draw = torch.Generator().manual_seed(5)
     sequences = [
@@ -73,6 +84,10 @@ def test_ragged_batches_through_pages_equal_transformers(oracle: Oracle, page_si
         run = PagedRun(decoder, backend, page_size, len(sequences), 64)
         for ids, logits in zip(sequences, ragged(run, sequences, seed=3), strict=True):
             assert (logits - oracle.logits(ids)).abs().max() < LOGIT_TOLERANCE, backend
+
+
+def test_every_class_of_transformers_has_a_shape_that_is_tested_in_all_ways() -> None:
+    assert {SHAPES[name][0] for name in ONE_A_FAMILY} == {kind for kind, _ in SHAPES.values()}
 
 
 @pytest.mark.parametrize("name", sorted(shipped_models()))

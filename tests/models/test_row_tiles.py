@@ -11,6 +11,7 @@ from interlock.core.errors import ConfigError
 from interlock.core.parallel import Placement
 from interlock.core.testing.tiny import write_tiny_checkpoint
 from interlock.plugins.models import model_families
+from interlock.plugins.models.llama import LlamaFamily
 from interlock.plugins.models.row_tiles import FAST, TILE, TILED, rows_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -103,7 +104,7 @@ def test_a_decoders_rows_have_their_own_bits(kind, dtype, tmp_path):
 
 
 def test_a_decoder_that_cannot_is_refused(tmp_path):
-    class Quick(type(FAMILIES[0])):
+    class Quick(LlamaFamily):
         def build(self, description, weights, placement):
             decoder = super().build(description, weights, placement)
             decoder.rows = FAST

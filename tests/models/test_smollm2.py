@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from interlock.core.assemble import assemble
-from interlock.core.conversation import Conversation
 from interlock.core.registry import load_registry
 from interlock.core.request import SamplingParams
 from interlock.driver import chat
+from interlock.driver.conversation import Conversation
 from interlock.driver.manifest import model_entry
 from interlock.driver.weight_bytes import weight_bytes
 from interlock.plugins.models.gguf_file import read_gguf

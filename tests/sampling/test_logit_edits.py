@@ -9,11 +9,12 @@ from transformers import LogitsProcessorList
 from transformers.generation import logits_process as theirs
 
 from interlock.core.batch import NO_DRAFT, Draft
-from interlock.core.logit_edits import LogitEdits, edited_rows, mask_of
+from interlock.core.logit_edits import LogitEdits, mask_of
 from interlock.core.request import SamplingParams
-from interlock.core.sampling import SampledRows
 from interlock.core.testing.chi_square import assert_follows
 from interlock.core.testing.sampler_contract import reference_law, reference_logits
+from interlock.plugins.executor.edited_logits import edited_rows
+from interlock.plugins.executor.sampling import SampledRows
 from interlock.plugins.speculative.target_only import TargetOnly
 
 

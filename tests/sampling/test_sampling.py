@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from interlock.core.request import SamplingParams
-from interlock.core.sampling import SampledRows
 from interlock.core.streams import Purpose, uniform
 from interlock.core.testing.sampler_contract import TargetRowsContract, reference_law
+from interlock.plugins.executor.sampling import SampledRows
 
 
 class TestSampledRows(TargetRowsContract):

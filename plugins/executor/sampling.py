@@ -1,17 +1,10 @@
 """The target's law at each row of logits, and the token drawn from it.
 
-A row's law, in this order (the first four in core/logit_edits.py):
-1. repetition_penalty: of tokens in prompt or output, positive logits / it, other logits * it
-2. frequency_penalty * count + presence_penalty, taken off the logits of tokens in the output
-3. logit_bias, added
-4. masks: allowed_token_ids, banned_token_ids, min_tokens, the grammar
-5. divide by the temperature, keep top_k, then top_p, then min_p
-
-Log-probabilities are those of the raw logits. Tokens are ranked by
-their logit, and between equal logits the lower id is the more likely one: exactly top_k tokens
-stay, and top_p keeps the shortest leading part of the ranking whose mass (within what top_k left)
-reaches p. min_p keeps what has at least that share of the most likely token's probability.
-Temperature 0 is argmax, lowest id on ties.
+The order of a law's parts is written at TargetRows (core/verifier.py). Tokens are ranked by their
+logit, and between equal logits the lower id is the more likely one: exactly top_k tokens stay, and
+top_p keeps the shortest leading part of the ranking whose mass (within what top_k left) reaches p.
+min_p keeps what has at least that share of the most likely token's probability. Temperature 0 is
+argmax, lowest id on ties. Log-probabilities are those of the raw logits.
 
 Legend: N rows, V vocabulary, K ranked tokens.
 """
@@ -24,10 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from interlock.core.logit_edits import NodeEdits, edited_rows
+from interlock.core.logit_edits import NodeEdits
 from interlock.core.request import SamplingParams, TokenLogprobs
 from interlock.core.streams import Purpose, uniforms
 from interlock.core.verifier import TargetRows
+from interlock.plugins.executor.edited_logits import edited_rows
 
 _LEADING = 1024
 """Most likely tokens that usually hold the mass that top_p asks for."""
@@ -41,7 +35,7 @@ class SampledRows(TargetRows):
     cumulative probability exceeds it. Arithmetic is in fp32, or the logits' dtype if that is
     wider; sums run in fp64. A bad row (see `bad_rows`) gives token 0 and disturbs no other row.
     Nothing is computed before it is asked for; the logits must not change meanwhile.
-    edits[i] change the logits of the rows from i on (see core/logit_edits.py).
+    edits[i] change the logits of the rows from i on (core/logit_edits.py).
     """
 
     def __init__(

@@ -1,0 +1,117 @@
+"""The samples of one request: what they share, who starts when, and which are given out.
+
+Sample 0 computes the prompt; the others wait for it, then fork its pages: references to the full
+ones, a copy of the one that is partly filled, and their own computation of the prompt's last token.
+A sample for which no sibling holds those pages starts like any other request.
+"""
+
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from interlock.core.kv_cache import NO_PAGES, KVCache, Match
+from interlock.core.live import Live
+from interlock.core.request import RequestId, RequestOutput, RequestRecord, SamplingParams, Status
+
+
+@dataclass(slots=True, eq=False)
+class SampleGroup:
+    """All samples of one submitted request, in order."""
+
+    id: RequestId
+    sampling: SamplingParams
+    """As submitted."""
+    lives: list[Live] = field(default_factory=list)
+    held: list[Live] = field(default_factory=list)
+    """Those that wait for the first one's prompt, in no queue yet."""
+
+    @property
+    def ended(self) -> bool:
+        """True when every sample has."""
+        return all(live.ended for live in self.lives)
+
+    def unfinished(self) -> list[RequestRecord]:
+        """Records that were not given out: with best_of all of them, until the last has ended."""
+        return [v.record for v in self.lives if self.sampling.selects or not v.ended]
+
+    def released(self) -> list[Live]:
+        """Those held, once: the first sample's prompt is computed, or will never be."""
+        first = self.lives[0]
+        if not self.held or not (first.ended or first.computed >= first.sequence.num_prompt):
+            return []
+        held, self.held = self.held, []
+        return held
+
+    def give(
+        self, record: RequestRecord, tokens: tuple[int, ...], text: str
+    ) -> list[RequestOutput]:
+        """The output of new tokens; with best_of nothing comes out before all have ended."""
+        return [] if self.sampling.selects else [self._output(record, tokens, text)]
+
+    def end(self, live: Live, text: str, now_s: float) -> list[RequestOutput]:
+        """The final outputs that a sample's end brings about: its own, or with best_of everyone's
+        when it was the last."""
+        if not self.sampling.selects:
+            return [self._output(live.record, (), text, final=True)]
+        live.record.dropped = True
+        return self._selected(now_s) if self.ended else []
+
+    def _selected(self, now_s: float) -> list[RequestOutput]:
+        """The n likeliest samples whole, ties to the lower index; after an abort none."""
+        records = [live.record for live in self.lives]
+        done = [record for record in records if record.status is Status.FINISHED]
+        aborted = any(record.status is Status.ABORTED for record in records)
+        best = [] if aborted else sorted(done, key=_unlikeliness)[: self.sampling.n]
+        outputs = []
+        for record in records:
+            record.finished_s, record.dropped = now_s, record not in best
+            record.chunk_times_s, record.chunk_sizes = [], []
+            if self.sampling.logprobs is None:
+                record.logprobs = []
+            if not record.dropped:
+                tokens = tuple(record.output_token_ids)
+                outputs.append(self._output(record, tokens, record.text or ""))
+                record.chunk_times_s, record.chunk_sizes = [now_s], [len(tokens)]
+            outputs.append(self._output(record, (), "", final=True))
+        return outputs
+
+    def _output(
+        self, record: RequestRecord, tokens: tuple[int, ...], text: str, final: bool = False
+    ) -> RequestOutput:
+        echoed = () if record.chunk_sizes or record.dropped else record.prompt_token_ids
+        finished = replace(record) if final else None
+        return RequestOutput(self.id, record.index, tokens, finished, text, echoed, record.sample)
+
+
+def _unlikeliness(record: RequestRecord) -> float:
+    return -fmean(one.chosen for one in record.logprobs)
+
+
+def usable_prefix(live: Live, cache: KVCache) -> Match:
+    """What a waiting request need not compute: a sibling's prompt, or pages of the prefix index.
+
+    One whose prompt is scored computes every token of it once.
+    """
+    if live.scores_prompt:
+        return Match(NO_PAGES, 0)
+    if live.sequence.length == live.sequence.num_prompt:
+        for other in live.group.lives:
+            if other.holding is not None and other.computed >= other.sequence.num_prompt:
+                match = cache.fork(other.holding, live.sequence.shared_entries)
+                if match is not None:
+                    return match
+    return cache.match(live.salt, live.sequence)
+
+
+def kept_from(live: Live, cache: KVCache) -> int:
+    """The entry from which a running request's windows are kept.
+
+    Its newest committed one, or where siblings that have not started would fork: the first running
+    sample keeps that for them.
+    """
+    lives = live.group.lives
+    if len(lives) == 1 or not cache.windows:
+        return live.computed
+    keeper = next(other for other in lives if other.holding is not None)
+    if live is keeper and any(other.view.admission is None and not other.ended for other in lives):
+        return min(live.computed, live.sequence.shared_entries)
+    return live.computed
