@@ -89,8 +89,7 @@ class EngineCore:
             self._outputs.append(RequestOutput(request_id, request.index, (), record))
             return
         self._groups[request_id] = group = SampleGroup(request_id, request.sampling)
-        if request.sampling.selects and request.sampling.logprobs is None:
-            request = replace(request, sampling=replace(request.sampling, logprobs=0))
+        request = _with_laws(request)
         for sample in range(request.sampling.samples):
             record = _record(request, sample_seed(seed, sample), sample)
             live = Live(
@@ -313,6 +312,19 @@ class EngineCore:
     def _release(self, group: SampleGroup) -> None:
         for live in group.released():
             self.queues.enqueue(live)
+
+
+def _with_laws(request: Request) -> Request:
+    """The request with the log-probabilities that best_of chooses by, and that an echo shows."""
+    asked = request.sampling
+    of_output = 0 if asked.selects and asked.logprobs is None else asked.logprobs
+    of_prompt = asked.prompt_logprobs
+    if asked.echo and of_prompt is None:
+        of_prompt = asked.logprobs
+    if (of_output, of_prompt) == (asked.logprobs, asked.prompt_logprobs):
+        return request
+    laws = replace(asked, logprobs=of_output, prompt_logprobs=of_prompt)
+    return replace(request, sampling=laws)
 
 
 def _record(request: Request, seed: int, sample: int) -> RequestRecord:

@@ -61,7 +61,9 @@ class SamplingParams:
     detokenize: bool = option(
         False, "give the output's text as well as its tokens", needs=MakesText()
     )
-    echo: bool = option(False, "give the prompt back before the output")
+    echo: bool = option(
+        False, "give the prompt back before the output, with log-probabilities if logprobs is set"
+    )
     repetition_penalty: float = _edit(
         1.0, "above 1 makes tokens of prompt and output rarer; 1: off"
     )

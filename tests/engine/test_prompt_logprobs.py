@@ -101,3 +101,20 @@ def test_an_executor_without_probabilities_refuses_them_for_that_request_alone()
     records = serve(build(), asking(0, 5, prompt_logprobs=1), asking(1, 5))
     assert "prompt_logprobs=1 cannot be served: executor=fixed" in records[0].error
     assert records[1].status is Status.FINISHED
+
+
+def test_an_echo_with_logprobs_gives_the_prompts_as_well(model_of):
+    asked = {"echo": True, "logprobs": 2}
+    for wishes, top in (({}, 2), ({"prompt_logprobs": 5}, 5), ({"n": 2}, 2)):
+        records = serve(build(model_of()), asking(0, PROMPT, 2, **asked, **wishes))
+        plain = serve(build(model_of()), asking(0, PROMPT, 2, prompt_logprobs=top))[0]
+        assert records[0].prompt_logprobs == plain.prompt_logprobs
+        assert all(record.prompt_token_ids == PROMPT for record in records.values())
+        assert {len(one.top) for one in records[0].logprobs} == {2}
+
+
+def test_an_echo_without_logprobs_scores_nothing(model_of):
+    for wishes in ({}, {"best_of": 2}):
+        records = serve(build(model_of()), asking(0, PROMPT, 2, echo=True, **wishes))
+        assert not records[0].prompt_logprobs
+        assert not records[0].logprobs

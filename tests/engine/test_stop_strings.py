@@ -106,6 +106,30 @@ def test_outputs_end_with_the_token_that_completes_a_stop_string(
     assert drafter not in ("chain", "tree") or engine.core.ledger.accepted
 
 
+@pytest.mark.parametrize("kind", ["gqa", "hybrid"])
+def test_each_sample_ends_at_a_stop_string_of_its_own_text(wordy, kind):
+    """Stops that are in the output of one sample or another; each sample as it is without them."""
+    codec, rng = codec_of(wordy[kind]), random.Random(kind)
+    whole = serve(build(wordy[kind]), story(0, n=4))
+    stops = {stop for record in whole.values()
+             for stop in some_stops(codec, record.output_token_ids, rng)}  # fmt: skip
+    wishes = {"stop": tuple(sorted(stops))[:6], "n": 4, "echo": True}
+    engine = build(wordy[kind], index="radix", spec=EagleConfig(num_drafts=3), num_pages=14)
+    records = serve(engine, story(0, **wishes))
+    prompt = codec.decode(story(0).prompt_token_ids)
+    assert set(records) == {0, (0, 1), (0, 2), (0, 3)}
+    for key, record in records.items():
+        kept, text, stop = ended(codec.decode, whole[key].output_token_ids, wishes["stop"])
+        assert record.output_token_ids == whole[key].output_token_ids[:kept]
+        assert (record.text, record.stopped_by) == (prompt + text, stop)
+    assert len({len(record.output_token_ids) for record in records.values()}) > 1
+    best = serve(build(wordy[kind]), story(0, stop=wishes["stop"], best_of=4))
+    (given,) = (record for record in best.values() if not record.dropped)
+    same = whole[(0, given.sample) if given.sample else 0]
+    text = ended(codec.decode, same.output_token_ids, wishes["stop"])[1]
+    assert given.text == text
+
+
 def test_text_is_given_while_it_is_final_and_stays_what_it_was(wordy, stories):
     """Without stop strings all complete text is given at once; with one, not its beginning."""
     codec, output = codec_of(wordy["gqa"]), stories["gqa"][0]
