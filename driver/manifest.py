@@ -23,7 +23,7 @@ from interlock.core.workload import BadRequest
 
 FULL_HASH_BYTES = 64 << 20
 """Weight files up to this size are hashed whole, larger ones by header and size."""
-PACKAGES = ("torch", "numpy", "triton", "safetensors", "tokenizers", "hydra-core", "pluggy")
+PACKAGES = ("torch", "numpy", "triton", "safetensors", "tokenizers", "gguf", "hydra-core", "pluggy")
 
 
 def manifest(

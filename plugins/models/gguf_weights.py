@@ -62,7 +62,10 @@ class GGUFWeights(WeightSource):
     def __init__(self, file: GGUFFile, layout: Layout, config: dict[str, Any]) -> None:
         super().__init__(str(file.path))
         self._file = file
-        self._places = _places(file, layout, config)
+        try:
+            self._places = _places(file, layout, config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{file.path}: {error}") from error
 
     def names(self) -> frozenset[str]:
         """Every tensor but rope_freqs, which config.json holds."""
@@ -165,5 +168,7 @@ def _placed(
     heads = {QUERIES: "num_attention_heads", KEYS: "num_key_value_heads"}
     count = next((heads[name] for name in heads if module.endswith(name)), None)
     pairs = config.get(count, config["num_attention_heads"]) if count and layout.permuted else 0
+    if pairs and shape[0] % (2 * pairs):
+        raise CheckpointError(f"{stored} {list(shape)} has no {pairs} heads of pairs of rows")
     offset = layout.norm_offset if module.endswith("norm") else 0.0
     return {f"{module}.{suffix}": Place(stored, shape, pairs=pairs, offset=offset)}

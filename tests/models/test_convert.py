@@ -96,6 +96,15 @@ def test_a_tensor_without_a_place_is_refused(tmp_path):
         convert(model, tmp_path / "out", "float32")
 
 
+def test_heads_that_the_rows_cannot_hold_are_refused(tmp_path):
+    heads = {"attention.head_count": 3, "attention.head_count_kv": 3}
+    heads |= {"attention.key_length": 22, "attention.value_length": 22}
+    write_gguf(tmp_path / "m.gguf", random_model_of("Llama", BASE), extra=heads)
+    model = find_model(str(tmp_path / "m.gguf"), model_formats())
+    with pytest.raises(CheckpointError, match=r"m.gguf: blk.0.attn_q.weight .* has no 3 heads"):
+        convert(model, tmp_path / "out", "float32")
+
+
 def test_the_command_converts_and_names_what_is_wrong(model, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["convert", str(model.path), str(out), "--dtype", "float64"])
