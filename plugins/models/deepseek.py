@@ -107,7 +107,8 @@ class DeepseekFamily(ModelFamily):
         if _has_experts(fields):
             self.check_routing(fields)
             splits["n_routed_experts"] = expert_counts(fields, "n_routed_experts")[0]
-            splits["moe_intermediate_size * n_shared_experts"] = _shared(fields)
+            if shared := _shared(fields):
+                splits["moe_intermediate_size * n_shared_experts"] = shared
         return splits
 
     def _mlp(self, fields: Fields, hidden: int) -> "MakeMLP":

@@ -3,7 +3,7 @@
 from interlock.plugins.models.fields import Fields
 from interlock.plugins.models.heads import Windows
 from interlock.plugins.models.llama import LlamaFamily
-from interlock.plugins.models.windows import SLIDING, kinds_or, stated_window, windows_of
+from interlock.plugins.models.windows import FULL, SLIDING, kinds_or, stated_window, windows_of
 
 
 class MistralFamily(LlamaFamily):
@@ -15,7 +15,15 @@ class MistralFamily(LlamaFamily):
 
     def windows(self, fields: Fields, layers: int) -> Windows:
         """One window, or none."""
-        return (stated_window(fields),) * layers
+        window, kinds = stated_window(fields), fields.config.get("layer_types")
+        wanted = FULL if window is None else SLIDING
+        fields.require(
+            kinds is None or kinds == [wanted] * layers,
+            f"layer_types={kinds!r}: transformers ignores it in {self.architectures[0]} and sees "
+            f"{wanted} everywhere, other engines do not; use MinistralForCausalLM for windows by "
+            "layer, or remove the field",
+        )
+        return (window,) * layers
 
 
 class MinistralFamily(MistralFamily):

@@ -149,7 +149,11 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_linear": ("Llama", {**BASE, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
     "llama_dynamic": (
         "Llama",
-        {**BASE, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}},
+        {
+            **BASE,
+            "rope_parameters": {"rope_type": "dynamic", "factor": 4.0},
+            "max_position_embeddings": 256,
+        },
     ),
     "llama_longrope": ("Llama", {**BASE, "rope_parameters": LONGROPE}),
     "llama_biased": ("Llama", {**BASE, "attention_bias": True, "mlp_bias": True}),

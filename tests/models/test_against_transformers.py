@@ -50,6 +50,19 @@ def test_scaled_rotary_embedding_agrees_at_positions_beyond_1000(oracle: Oracle)
     assert difference.abs().max() < LOGIT_TOLERANCE
 
 
+@pytest.mark.parametrize("oracle", ["llama_dynamic", "llama_longrope"], indirect=True)
+def test_a_scaling_that_depends_on_the_length_is_exact_up_to_its_last_position(
+    oracle: Oracle,
+) -> None:
+    decoder = load(oracle.directory)
+    most = decoder.description.max_positions
+    ids = torch.randint(VOCAB_SIZE, (most,), generator=torch.Generator().manual_seed(2)).tolist()
+    theirs = oracle.logits(ids)
+    assert (whole_logits(decoder, ids) - theirs).abs().max() < LOGIT_TOLERANCE
+    longer = oracle.logits([*ids, 1])[:most]
+    assert (longer - theirs).abs().max() > 10 * LOGIT_TOLERANCE  # why no more is served
+
+
 @pytest.mark.parametrize("oracle", ONE_A_FAMILY, indirect=True)
 @pytest.mark.parametrize(("chunk", "page_size"), [(1, 4), (7, 1), (64, 16)])
 def test_chunks_through_pages_equal_transformers(

@@ -189,6 +189,11 @@ TRAPS: list[tuple[str, dict[str, Any], str]] = [
     ("MiniMax-M2", {"layernorm_mlp_beta": 2.0}, "layernorm_mlp_beta=2.0 is not supported"),
     ("Kimi-K2", {"n_group": 5}, "n_group=5"),
     ("DeepSeek-V2-Lite", {"num_experts_per_tok": 65}, "65 is more than n_routed_experts=64"),
+    (
+        "Mistral-7B-v0.1",
+        {"layer_types": ["full_attention", "sliding_attention"] * 16},
+        "transformers ignores it in MistralForCausalLM and sees sliding_attention everywhere",
+    ),
     ("Mistral-7B-v0.1", {"rope_scaling": {"type": "su"}}, "kind 'su' is not one of default"),
 ]
 
