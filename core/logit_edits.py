@@ -1,7 +1,7 @@
 """Penalties, biases and masks of a request: its history, and what a step's rows get of it.
 
-A request keeps the counts of its history, so that a step costs it the new tokens and one copy of
-the counts. Row 0 of its rows in a step is the anchor's, row 1 + i belongs to candidate i, whose
+A request keeps the counts of its history, so that a step costs it its new tokens and a copy of the
+counts. Row 0 of its rows in a step is the anchor's, row 1 + i belongs to candidate i, whose
 history includes the candidates on the way to it.
 
 Legend: N rows of a request, E different tokens of a request, W words of 32 tokens.
@@ -18,15 +18,15 @@ from interlock.core.errors import ContractError
 from interlock.core.request import SamplingParams
 from interlock.core.structured import Matcher
 
-ENTRY = np.dtype([("token", "<i8"), ("count", "<i4"), ("in_prompt", "?"), ("bias", "<f8")])
-"""What is known of one token: how often the output has it, whether the prompt does, its bias."""
-
 
 class NodeEdits(NamedTuple):
     """The edits of one request's rows in one step, as host values that nobody changes."""
 
-    entries_E: NDArray[np.void]
-    """Of dtype ENTRY, each token once."""
+    tokens_E: Ints
+    """Each token once, those that nothing happens to included."""
+    in_prompt_E: NDArray[np.bool_]
+    """Whether a repetition penalty finds it in the prompt."""
+    bias_E: NDArray[np.float64]
     counts_NE: NDArray[np.int32]
     """How often each is in the output up to each row."""
     masks_NW: Words | None
@@ -58,20 +58,25 @@ class LogitEdits:
         repeats = params.repetition_penalty != 1
         self._counts = repeats or bool(params.presence_penalty or params.frequency_penalty)
         self._places: dict[int, int] = {}
-        self._entries = np.zeros(64, dtype=ENTRY)
+        self._tokens_E = np.zeros(64, dtype=np.int64)
+        self._in_prompt_E = np.zeros(64, dtype=np.bool_)
+        self._bias_E = np.zeros(64, dtype=np.float64)
+        self._counts_E = np.zeros(64, dtype=np.int32)
         for token, bias in params.logit_bias or ():
             place = self._place(token)
-            self._entries["bias"][place] = bias
+            self._bias_E[place] = bias
         for token in np.unique(prompt).tolist() if repeats else ():
             place = self._place(token)
-            self._entries["in_prompt"][place] = True
+            self._in_prompt_E[place] = True
 
     def _place(self, token: int) -> int:
-        """Where the token's entry is, in an array that may be a new one now."""
+        """Where the token is in the arrays, which may be new ones now. Places never change."""
         place = self._places.setdefault(token, len(self._places))
-        if place == len(self._entries):
-            self._entries = np.concatenate([self._entries, np.zeros_like(self._entries)])
-        self._entries["token"][place] = token
+        if place == len(self._tokens_E):
+            for name in ("_tokens_E", "_in_prompt_E", "_bias_E", "_counts_E"):
+                old_E = getattr(self, name)
+                setattr(self, name, np.concatenate([old_E, np.zeros_like(old_E)]))
+        self._tokens_E[place] = token
         return place
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -79,7 +84,7 @@ class LogitEdits:
         self._emitted += len(tokens)
         for token in tokens if self._counts else ():
             place = self._place(token)
-            self._entries["count"][place] += 1
+            self._counts_E[place] += 1
         if self._matcher is None:
             return
         for token in tokens:
@@ -90,19 +95,19 @@ class LogitEdits:
     def at(self, draft: Draft) -> NodeEdits | None:
         """The edits after the newest token and after each candidate; None if there are none."""
         masks_NW = self._masks_at(draft)
-        known, candidates = len(self._places), draft.tokens if self._counts else ()
-        places = {t: known + i for i, t in enumerate({*candidates} - self._places.keys())}
-        if masks_NW is None and known + len(places) == 0:
+        candidates = [self._place(token) for token in draft.tokens] if self._counts else ()
+        known = len(self._places)
+        if masks_NW is None and not known:
             return None
-        entries_E = np.zeros(known + len(places), dtype=ENTRY)
-        entries_E[:known] = self._entries[:known]
-        entries_E["token"][known:] = [*places]
-        counts_NE = np.tile(entries_E["count"], (1 + len(draft.tokens), 1))
-        for node, token in enumerate(candidates):
+        counts_NE = np.tile(self._counts_E[:known], (1 + len(draft.tokens), 1))
+        for node, place in enumerate(candidates):
             parent = draft.parents[node] if draft.parents else node - 1
             counts_NE[node + 1] = counts_NE[parent + 1]
-            counts_NE[node + 1, self._places.get(token, places.get(token))] += 1
-        return NodeEdits(entries_E, counts_NE, masks_NW)
+            counts_NE[node + 1, place] += 1
+        return NodeEdits(
+            self._tokens_E[:known], self._in_prompt_E[:known], self._bias_E[:known], counts_NE,
+            masks_NW,
+        )  # fmt: skip
 
     def _masks_at(self, draft: Draft) -> Words | None:
         if not self._masks and self._emitted >= self._min_tokens:

@@ -140,8 +140,12 @@ class SampledRows(TargetRows):
         place = {row: n for n, row in enumerate(rows)} if self._edits else {}
         edited = enumerate(self._edited.rows) if self._edits else ()
         if pairs := [(place[row], m) for m, row in edited if row in place]:
-            logits_NV = logits_NV.to(self._dtype, copy=True)
-            logits_NV[[n for n, _ in pairs]] = self._edited.logits_MV[[m for _, m in pairs]]
+            edited_MV = self._edited.logits_MV[[m for _, m in pairs]]
+            if len(pairs) == len(rows):
+                logits_NV = edited_MV
+            else:
+                logits_NV = logits_NV.to(self._dtype, copy=True)
+                logits_NV[[n for n, _ in pairs]] = edited_MV
         if self._faults:
             bad = [row in self._faults for row in rows]
             is_bad_N = torch.tensor(bad, device=logits_NV.device)
