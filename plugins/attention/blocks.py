@@ -91,7 +91,7 @@ class BlockPlan(PagedPlan):
         rows: list[int] = []
         blocks: list[_Block] = []
         for chain in self._chains:
-            first_tile, entry_CS = _entries(chain, window)
+            first_tile, entry_CS = _entries(chain, window, queries)
             blocks += _blocks(chain, window, queries, len(rows) - first_tile)
             entries.append(entry_CS)
             rows += [chain.row] * len(entry_CS)
@@ -144,14 +144,15 @@ def chains(batch: AttentionBatch, row: int) -> Iterator[Chain]:
         done[path] = True
 
 
-def _entries(chain: Chain, window: int | None) -> tuple[int, Ints]:
+def _entries(chain: Chain, window: int | None, queries: int) -> tuple[int, Ints]:
     """Number of the chain's first tile, and the entry at each position of its tiles.
 
     Positions that no query of the chain sees (their pages may be gone) stand for its last token.
     """
     oldest = 0 if window is None else max(0, chain.start - window + 1)
     end = chain.start + len(chain.path)
-    first_tile, end_tile = oldest // TILE, (end - 1) // TILE + 1
+    first_tile = _first_tile(chain.start // queries, window, queries)
+    end_tile = (end - 1) // TILE + 1
     position = np.arange(first_tile * TILE, end_tile * TILE)
     entry = position.copy()
     entry[(position < oldest) | (position >= end)] = chain.start + chain.path[-1]
@@ -167,12 +168,16 @@ def _blocks(chain: Chain, window: int | None, queries: int, base: int) -> Iterat
         position = np.arange(number * queries, (number + 1) * queries)
         real = (position >= chain.start + chain.known) & (position < end)
         place = np.clip(position - chain.start, chain.known, len(chain.path) - 1)
-        oldest = 0 if window is None else max(0, number * queries - window + 1)
         yield _Block(
             positions_Q=position,
             tokens_Q=chain.token + chain.path[place],
             real_Q=real,
             base=base,
-            first_tile=oldest // TILE,
+            first_tile=_first_tile(number, window, queries),
             end_tile=position[-1] // TILE + 1,
         )
+
+
+def _first_tile(block: int, window: int | None, queries: int) -> int:
+    """The tile of the oldest position that a query of this block may see."""
+    return 0 if window is None else max(0, block * queries - window + 1) // TILE

@@ -84,9 +84,8 @@ def _sums(
 def _start(q_BKMX: Tensor, value_size: int, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
     """Largest scores so far and sums so far: nothing yet, or the sink alone, which weighs 1."""
     blocks, kv_heads, rows, _ = q_BKMX.shape
-    least = torch.finfo(
-        q_BKMX.dtype
-    ).min  # finite: a tile that a query does not see changes nothing
+    # Finite, so that a tile of which a query sees nothing leaves it as it was, without a NaN.
+    least = torch.finfo(q_BKMX.dtype).min
     most_BKM1 = q_BKMX.new_full((blocks, kv_heads, rows, 1), least)
     sums_BKMX = q_BKMX.new_zeros(blocks, kv_heads, rows, padded_size(value_size + 1))
     if sinks_H is not None:

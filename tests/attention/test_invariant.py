@@ -133,3 +133,25 @@ def test_the_fast_paths_do_depend_on_the_batch(make):
     traffic = Traffic(make, specs, torch.float32, 4, seed=4)
     traffic.run()
     assert traffic.differing
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_another_requests_rows_are_not_even_multiplied_by_zero(backend):
+    """A request of NaN in the same step, around positions where windows leave a tile."""
+    make, specs = BACKENDS[backend]
+    text = tuple(range(80))
+    for start in (63, 64, 70, 72, 79):
+        layers = Layers(make(), specs, torch.float32, page_size=16, num_pages=15)
+        bad = [Request(list(range(5))), Request(list(range(5, 10)))]
+        sound = Request(list(range(10, 15)))
+        layers.step([Rows(request, text) for request in (*bad, sound)])
+        for planes in layers.planes.of_layer.values():
+            for plane in planes.values():
+                plane[:10] = torch.nan
+        for request in (*bad, sound):
+            request.path = text[:start]
+        outputs = layers.step([Rows(r, (50 + at,)) for at, r in enumerate((bad[0], sound, bad[1]))])
+        path = (*text[:start], 51)
+        right = alone(make, specs, torch.float32, path)
+        for layer in range(len(specs)):
+            assert torch.equal(outputs[layer, path], right[layer]), (layer, start)
