@@ -129,7 +129,7 @@ class KVCache:
         """For each table: pages that could be had beyond a match, and those still needed."""
         found = []
         for table, pool in enumerate(self.pools):
-            hit = self.windows[table].companions(match.pages)[1] if table else match.pages
+            hit = self._shared(table, match)[1]
             idle = int(np.count_nonzero(pool.refs[hit] == 0))
             found.append((self.available(table) - idle, self.pages_for(table, tokens) - len(hit)))
         return found
@@ -200,18 +200,22 @@ class KVCache:
         self.counters.hits += source is None
         if indexed:
             self.runs.pin(pages[:indexed], now_s)
-        self.pools[0].add_refs(pages[indexed:])
-        self.tables[0][holding.slot, :count] = pages
-        holding.counts[0], holding.indexed = count, indexed
-        for table, window in self.windows.items():
-            if source is None:
-                first, shared = window.companions(pages)
-            else:
-                first = window.first_visible_page(match.tokens)
-                shared = self.tables[table][source.slot, first:count].copy()
-            self.pools[table].add_refs(shared)
+        holding.indexed = indexed
+        for table, pool in enumerate(self.pools):
+            first, shared = self._shared(table, match)
+            pool.add_refs(shared if table else pages[indexed:])
             self.tables[table][holding.slot, first:count] = shared
             holding.counts[table], holding.first_live[table] = count, first
+
+    def _shared(self, table: int, match: Match) -> tuple[int, Pages]:
+        """The pages of a match in a table, and the number of the first one."""
+        if table == 0:
+            return 0, match.pages
+        window = self.windows[table]
+        if match.source is None:
+            return window.companions(match.pages)
+        first = window.first_visible_page(match.tokens)
+        return first, self.tables[table][match.source.slot, first : len(match.pages)].copy()
 
     def grow(self, holding: Holding, computed: int, entries: int) -> bool:
         """Own pages for entries 0 .. entries - 1; False, and none taken, if they cannot be had.

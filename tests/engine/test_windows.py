@@ -1,5 +1,6 @@
 """Pages of sliding windows in a running engine: few are held, and hits need those of the window."""
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from interlock.core.page_pool import PagePool
 from interlock.core.registry import load_registry
+from interlock.core.streams import sample_seed
 from interlock.core.testing.tiny import WINDOW, write_tiny_checkpoint
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.core.window_pages import WindowPages
@@ -154,3 +156,29 @@ def test_drafts_hold_no_more_than_their_own_pages_beside_the_window(windowed, sp
     assert record.output_token_ids == alone(windowed, request)
     assert engine.core.ledger.drafted > 0
     assert 0 < held["decode"] <= pages_of_window(page_size, 1 + 2 * 3)
+
+
+@pytest.mark.parametrize("index", ["none", "radix", "block_hash"])
+@every_size
+def test_samples_of_one_prompt_hold_a_window_each_once_all_run(windowed, index, page_size):
+    """Until then the first one keeps what the others start from."""
+    pages = -(-(len(PROMPT) + DECODED) // page_size) * 3
+    engine = build(windowed, index=index, page_size=page_size, num_pages=pages, budget_tokens=32)
+    request = asking(0, PROMPT, DECODED, n=3, seed=4, temperature=1.0, ignore_eos=True)
+    client = Client(engine)
+    client.submit(request)
+    held = []
+    while engine.has_work:
+        client.step()
+        running = engine.core.queues.running.values()
+        if len(running) == 3 and all(live.sequence.length > len(PROMPT) + 1 for live in running):
+            held.append(engine.core.cache.pools[1].held)
+    records = client.finish()
+    assert len(held) > DECODED // 2
+    assert max(held) <= 3 * pages_of_window(page_size, 1)
+    for sample in range(3):
+        sampling = dataclasses.replace(request.sampling, n=1, seed=sample_seed(4, sample))
+        one = dataclasses.replace(request, sampling=sampling)
+        record = records[(0, sample) if sample else 0]
+        assert record.output_token_ids == alone(windowed, one)
+        assert sample == 0 or record.shared_tokens == len(PROMPT) - 1
