@@ -29,6 +29,7 @@ from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import AUTO, Choice, EngineConfig
+from interlock.core.streams import sample_seed
 from interlock.core.testing.coverage import Cell, full_product, pairwise
 from interlock.core.testing.replay_drafter import Continuations, replay_component
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
@@ -161,23 +162,26 @@ class Walk:
         return self._solo[key]
 
     def run(self, cell: Mapping[str, Any]) -> Outcome:
-        """Run one accepted cell and compare every request with the reference."""
+        """Run one accepted cell and compare every sample with the reference."""
         kind, wanted = cell["model"], requests(cell["page_size"])
-        expected = {r.index: self.solo(kind, r) for r in wanted}
-        self._known.sequences = [(*r.prompt_token_ids, *expected[r.index]) for r in wanted]
+        alone = {key: one for r in wanted for key, one in samples_alone(r).items()}
+        expected = {key: self.solo(kind, one) for key, one in alone.items()}
+        self._known.sequences = [
+            (*one.prompt_token_ids, *expected[key]) for key, one in alone.items()
+        ]
         engine = build_engine(self.config(cell), self.registry)
         outcome = Outcome(dict(cell))
         try:
             records = dict(_serve(engine, wanted))
         finally:
             engine.close()
-        for request in wanted:
-            record = records[request.index]
-            tokens, right = tuple(record.output_token_ids), expected[request.index]
+        for key, right in expected.items():
+            record = records[key]
+            tokens = tuple(record.output_token_ids)
             aborted = record.status is Status.ABORTED
             if (tokens != right[: len(tokens)]) if aborted else (tokens != right):
                 outcome.differences.append(
-                    f"request {request.index} ({record.status.value}): {tokens} != {right} "
+                    f"request, sample {key} ({record.status.value}): {tokens} != {right} "
                     f"{record.error or ''}"
                 )
         cache, queues = engine.core.cache, engine.core.queues
@@ -195,8 +199,24 @@ class Walk:
             drafted=ledger.drafted,
             accepted=ledger.accepted,
             aborted=sum(r.status is Status.ABORTED for r in records.values()),
+            forked=sum(r.shared_tokens > 0 for r in records.values()),
         )
         return outcome
+
+
+def samples_alone(request: Request) -> dict[tuple[int, int], Request]:
+    """(index, sample) -> that sample as a request of its own. With several, the seed is set."""
+    sampling = request.sampling
+    if sampling.n == 1:
+        return {(request.index, 0): request}
+    assert sampling.seed is not None
+    seeds = [sample_seed(sampling.seed, sample) for sample in range(sampling.n)]
+    return {
+        (request.index, sample): dataclasses.replace(
+            request, sampling=dataclasses.replace(sampling, n=1, seed=seed)
+        )
+        for sample, seed in enumerate(seeds)
+    }
 
 
 def requests(page_size: int) -> list[Request]:
@@ -237,12 +257,17 @@ def _tokens(count: int, salt: int) -> tuple[int, ...]:
 def _sampling(index: int) -> SamplingParams:
     kinds: list[dict[str, Any]] = [
         {},
-        {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.4},
-        {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 11},
+        {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.4, "n": 3},
+        {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 11, "n": 2},
         {"ignore_eos": True, "presence_penalty": 0.8, "frequency_penalty": 0.5},
         {"temperature": 1.0, "min_p": 0.02, "seed": 5},
-        {"min_tokens": 5, "logit_bias": ((1, 9.0), (7, 2.0)), "banned_token_ids": (9, 40)},
-        {"temperature": 0.9, "seed": 3, "allowed_token_ids": (*range(1, 62, 3),)},
+        {
+            "prompt_logprobs": 1,
+            "min_tokens": 5,
+            "logit_bias": ((1, 9.0), (7, 2.0)),
+            "banned_token_ids": (9, 40),
+        },
+        {"temperature": 0.9, "seed": 3, "allowed_token_ids": (*range(1, 62, 3),), "n": 2},
         {"repetition_penalty": 0.8, "min_tokens": 3, "stop_token_ids": (*range(2, 30),)},
     ]
     return SamplingParams(max_tokens=6 + index % 5, **kinds[index % len(kinds)])
@@ -251,7 +276,9 @@ def _sampling(index: int) -> SamplingParams:
 FIRST_WAVE = 9
 
 
-def _serve(engine: Engine, wanted: Sequence[Request]) -> Iterator[tuple[int, RequestRecord]]:
+def _serve(
+    engine: Engine, wanted: Sequence[Request]
+) -> Iterator[tuple[tuple[int, int], RequestRecord]]:
     """First wave at once, with two aborts on the way; the second when the first has ended."""
     waves = [wanted[:FIRST_WAVE], wanted[FIRST_WAVE:]]
     steps = itertools.count()
@@ -261,7 +288,7 @@ def _serve(engine: Engine, wanted: Sequence[Request]) -> Iterator[tuple[int, Req
         while engine.has_work:
             for output in engine.step():
                 if output.finished is not None:
-                    yield output.index, output.finished
+                    yield (output.index, output.sample), output.finished
             check_accounts(engine)
             step = next(steps)
             if number == 0 and step == 1:

@@ -31,6 +31,7 @@ def test_every_pair_of_choices_gives_the_tokens_of_the_reference_run_alone(walk)
             "chunks",
             "accepted",
             "aborted",
+            "forked",
         )
         if activity[name] == 0
     ]
