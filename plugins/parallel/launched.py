@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, RankError
 from interlock.plugins.parallel.torch_ranks import LOOPBACK, TorchRanks, join
 from interlock.plugins.parallel.watch import CAUSE_S, LIKELY, POLL_S, Watch, Watched, process_state
 
@@ -79,14 +79,20 @@ class Peer(Watched):
 
 
 def join_launched(launch: Launch, cuda: bool) -> tuple[TorchRanks, Watch]:
-    """This process among those of the launch, and on rank 0 a watch over those on its machine."""
-    store = TCPStore(
-        launch.address,
-        launch.port,
-        launch.size,
-        is_master=launch.rank == 0 and not launch.agent_has_store,
-        timeout=JOIN_TIMEOUT,
-    )
+    """This process among those of the launch, and on rank 0 a watch over those on its machine.
+
+    Raises RankError when the ranks' meeting place is not there, or taken by somebody else.
+    """
+    master = launch.rank == 0 and not launch.agent_has_store
+    try:
+        store = TCPStore(
+            launch.address, launch.port, launch.size, is_master=master, timeout=JOIN_TIMEOUT
+        )
+    except RuntimeError as error:
+        raise RankError(
+            f"parallel=tensor: rank {launch.rank} cannot {'listen on' if master else 'reach'} "
+            f"MASTER_ADDR={launch.address} MASTER_PORT={launch.port}: {error}"
+        ) from error
     peers: list[Peer] = []
     watch = Watch(peers)
 

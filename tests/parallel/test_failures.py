@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,6 +17,7 @@ from interlock.core.errors import RankError
 from interlock.core.registry import build_registry, load_registry
 from interlock.core.testing.parallel_contract import children
 from interlock.core.testing.tiny import write_tiny_checkpoint
+from interlock.plugins.parallel.watch import STOPPED_S
 
 SOON_S = 10.0
 ENDLESS = ["dtype=float64", "progress=false", "parallel=tensor", "cache.num_pages=64"]
@@ -29,6 +31,7 @@ from interlock.core.errors import CheckpointError
 from interlock.core.hooks import hookimpl
 
 INTERLOCK_CONTRACT = 1
+SLOW_S = 4.0
 
 @dataclass(frozen=True)
 class Config:
@@ -46,6 +49,13 @@ def build(config, context):
             print("this rank has a bad day", file=sys.stderr)
             raise ValueError("boom")
         backend.attend = fail
+    if sys.argv[0] == "-c" and config.when == "late":
+        import time
+        attend, waits = backend.attend, [SLOW_S]
+        def late(*inputs):
+            time.sleep(waits.pop() if waits else 0)
+            return attend(*inputs)
+        backend.attend = late
     return backend
 
 @hookimpl
@@ -123,6 +133,19 @@ def test_a_rank_that_cannot_load_its_weights_stops_the_start(model, faulty):
     with pytest.raises(RankError, match=said):
         started(model, "attention=faulty", "attention.when=build", registry=faulty)
     assert not children()
+
+
+def test_a_rank_that_is_slow_or_stopped_for_a_moment_is_waited_for(model, faulty):
+    start_s = time.monotonic()
+    slow = ("attention=faulty", "attention.when=late")
+    engine, (worker,) = started(model, *slow, registry=faulty)
+    assert time.monotonic() - start_s > 4 > STOPPED_S
+    os.kill(worker, signal.SIGSTOP)
+    threading.Timer(1.0, os.kill, (worker, signal.SIGCONT)).start()
+    for _ in range(3):
+        assert engine.step()
+    engine.close()
+    assert worker not in children()
 
 
 def test_an_engine_that_nobody_holds_takes_its_ranks_with_it(model):

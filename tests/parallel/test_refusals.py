@@ -1,18 +1,19 @@
 """Splits that cannot be are refused before a weight is read, with the numbers."""
 
 import dataclasses
+import socket
 
 import pytest
 
 from interlock.core.component import BuildContext
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, RankError
 from interlock.core.registry import load_registry
 from interlock.core.resolver import resolve
 from interlock.core.settings import Choice
 from interlock.core.testing.tiny import tiny_description
 from interlock.plugins.parallel import NoneConfig, TensorConfig
 from interlock.plugins.parallel.alone import build as build_alone
-from interlock.plugins.parallel.launched import Launch
+from interlock.plugins.parallel.launched import Launch, join_launched
 from interlock.plugins.parallel.tensor import build as build_tensor
 from tests.engine.serving import base_config
 
@@ -125,3 +126,13 @@ def test_a_launcher_that_started_another_number_of_processes():
     with pytest.raises(ConfigError, match="parallel=none: torchrun started 4 processes"):
         build_alone(NoneConfig(), context(**TOLD))
     assert build_alone(NoneConfig(), context()).world_size == 1
+
+
+def test_a_port_that_somebody_else_has():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        launch = Launch(0, 2, 0, "127.0.0.1", port, False, True)
+        with pytest.raises(RankError, match=rf"rank 0 cannot listen on .* MASTER_PORT={port}: "):
+            join_launched(launch, cuda=False)
