@@ -157,11 +157,11 @@ Tokens are those of one process, sampled requests and drafts of EAGLE included. 
 target's in fp32: a rank reads its slices, and what every rank has (norms, routers, MLA's way down
 to the latent). Key/value heads are copied where there are more ranks than heads.
 
-**The speed says nothing about tensor parallelism on GPUs.** A layer of these models takes tens of
-microseconds, a sum over two processes gloo a few hundred, and several thousand where four processes
-share two cores. The table shows what the exchanges of a step cost: two sums a layer, one for the
-embedding, one gathering of logits, and plan and verdicts from rank 0. A split pays off where a
-layer takes far longer than a sum, or where a model does not fit one device.
+**The speed says nothing about tensor parallelism on GPUs.** These models are so small that what is
+divided costs less than the exchanges: two sums a layer, one for each embedding, one gathering of
+logits for the target and for each draft, and plan and verdicts from rank 0, all between processes
+that take turns on two cores. A split pays off where a layer takes far longer than a sum, or where a
+model does not fit one device.
 
 A rank gets a signal in the midst of a run:
 

@@ -19,6 +19,7 @@ Interlock assembles LLM-serving components into an engine, runs a workload on it
   python run.py attention=mla cache=radix spec=eagle            one run
   python run.py workload=prompts workload.path=prompts.jsonl    one's own prompts
   python run.py -m cache=radix,none spec=none,ngram             every combination
+  python run.py parallel=tensor parallel.size=2                 one model over two processes
   python run.py spec=ngram --cfg job                            show the configuration, run nothing
 
 `interlock run` is the same command. `interlock chat` talks to a model; its --help says how.
