@@ -176,6 +176,25 @@ def test_an_abort_leaves_the_neighbours_in_their_grammars(spelling):
         assert re.fullmatch("(ab|cd){8}", text)
 
 
+def test_samples_of_one_request_stand_each_in_its_own_place(spelling):
+    ask = {"regex": "[a-d]{2,9}", "temperature": 1.5, "repetition_penalty": 1.3}
+    together = asking(0, [5, 6, 7, 8, 9], 20, seed=4, n=4, **ask)
+    found = {}
+    engine = build(spelling, structured="xgrammar", spec=NgramConfig(ngram_min=1))
+    engine.submit(together)
+    for output in engine.outputs():
+        if output.finished is not None:
+            found[output.sample] = output.finished
+    texts = {parts(spelling)[1].decode(record.output_token_ids) for record in found.values()}
+    assert len(found) == 4
+    assert len(texts) > 1
+    assert all(re.fullmatch("[a-d]{2,9}", text) for text in texts)
+    for record in found.values():
+        alone = asking(0, [5, 6, 7, 8, 9], 20, seed=record.seed, **ask)
+        (solo,) = serve(build(spelling, structured="xgrammar"), alone).values()
+        assert solo.output_token_ids == record.output_token_ids
+
+
 def test_own_end_tokens_come_only_where_the_text_is_complete(spelling):
     ask = {"regex": "a+b", "ignore_eos": True, "stop_token_ids": (270,), "logit_bias": {270: 100}}
     (record,) = serve(build(spelling, structured="xgrammar"), asking(0, 4, 30, **ask)).values()
