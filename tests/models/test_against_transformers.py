@@ -42,8 +42,11 @@ def test_an_fp64_decoder_stays_fp64_and_agrees(oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize(
-    "oracle", ["llama_gqa", "llama_yarn", "deepseek_v3_yarn", "gemma3", "gpt_oss"], indirect=True
-)
+    "oracle",
+    ["llama_gqa", "llama_linear", "llama_yarn", "deepseek_v3_yarn", "kimi_k2", "olmo3", "gemma3",
+     "gpt_oss"],
+    indirect=True,
+)  # fmt: skip
 def test_scaled_rotary_embedding_agrees_at_positions_beyond_1000(oracle: Oracle) -> None:
     ids = torch.randint(VOCAB_SIZE, (1100,), generator=torch.Generator().manual_seed(2)).tolist()
     difference = whole_logits(load(oracle.directory), ids)[1000:] - oracle.logits(ids)[1000:]
