@@ -92,8 +92,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data):
         index = data.draw(st.sampled_from(sorted(self.wanted)), label="aborted")
-        if index not in self.client.records:
-            self.aborted.add(index)
+        for sample in range(self.wanted[index].sampling.n):
+            key = (index, sample) if sample else index
+            if key not in self.client.records:
+                self.aborted.add(key)
         self.client.abort(index)
 
     @rule(count=st.integers(1, 6))
@@ -113,13 +115,13 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.client.most_tokens <= self.budget
         right = serve(build(num_pages=999, max_model_len=LONGEST), *self.wanted.values())
         for key, record in records.items():
-            index, request = record.index, self.wanted[record.index]
+            request = self.wanted[record.index]
             given = record.output_token_ids
             assert given == right[key].output_token_ids[: len(given)]
             length = min(request.sampling.max_tokens, max(LONGEST - request.num_prompt_tokens, 0))
             if request.num_prompt_tokens == 0:
                 assert record.status is Status.FAILED
-            elif index in self.aborted:
+            elif key in self.aborted:
                 assert record.finish_reason is FinishReason.ABORT
                 assert len(record.output_token_ids) <= length
             else:
