@@ -150,7 +150,9 @@ class SamplingParams:
               for kind, text in ((kind, getattr(self, kind)) for kind in GRAMMARS)),
         ]  # fmt: skip
         found = [
-            f"{name}={getattr(self, name)!r} is not {what}" for ok, name, what in checks if not ok
+            f"{name}={getattr(self, name)!r:.100} is not {what}"
+            for ok, name, what in checks
+            if not ok
         ]
         kinds = [kind for kind in GRAMMARS if getattr(self, kind) is not None]
         if len(kinds) > 1:
@@ -187,7 +189,7 @@ def _is_bias(value: Any, vocab_size: int | None) -> bool:
 
 def _id(key: Any) -> Any:
     """A token id that JSON wrote as a text."""
-    return int(key) if isinstance(key, str) and key.isdecimal() else key
+    return int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
 
 
 def _are_stops(value: Any) -> bool:

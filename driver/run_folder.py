@@ -115,6 +115,8 @@ def _text(request: Request | None, record: RequestRecord, decode: Decode | None)
     """What the request was given if it asked for text, else that of its tokens."""
     if record.text is not None or decode is None:
         return record.text
+    if not record.output_token_ids:
+        return ""  # a refused prompt may hold ids that no tokenizer takes
     return decode(request.prompt_token_ids if request else (), record.output_token_ids)
 
 
