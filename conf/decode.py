@@ -44,13 +44,23 @@ def decode(
             try:
                 found[key] = convert(hints[key], value)
             except ValueError:
-                problems.append(f"{where}={value!r} is not {describe(hints[key])}")
+                problems.append(_misfit(where, value, hints[key]))
     try:
         return kind(**found)
     except (ValueError, ConfigError) as error:
         listed = error.problems if isinstance(error, ConfigError) else [str(error)]
         problems.extend(_placed(path, problem, fields) for problem in listed)
         return None
+
+
+def _misfit(where: str, value: Any, hint: Any) -> str:
+    """That the value is of another type; a single item is told how to be a list."""
+    problem = f"{where}={value!r} is not {describe(hint)}"
+    try:
+        convert(hint, [value])
+    except ValueError:
+        return problem
+    return f"{problem}; write {where}=[{value}]"
 
 
 def _placed(path: str, problem: str, fields: Collection[str]) -> str:

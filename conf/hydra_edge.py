@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]  # a dependency of Hydra, without stubs
 
-from interlock.conf.overrides import Plan, Setting, Vocabulary, apply_values, quoted
+from interlock.conf.overrides import Plan, Setting, Vocabulary, apply_values, quoted, quoted_items
 from interlock.conf.presets import find_presets
 from interlock.conf.read_config import default_options, read_config
 from interlock.core.errors import ConfigError
@@ -152,9 +152,10 @@ def _parse(text: str, problems: list[str]) -> Setting | None:
             problems.append(f"{text!r} is no override; write KEY=VALUE or GROUP=NAME")
             return None
         reason = str(error).splitlines()[0]
+        listed = f", or for a list of texts {each}" if (each := quoted_items(text)) else ""
         problems.append(
             f"cannot read the override {text!r} ({reason}); to take the value as it stands, "
-            f"write {quoted(text)} (see Quoting in --help)"
+            f"write {quoted(text)}{listed} (see Quoting in --help)"
         )
         return None
     if sweep is None and parsed.is_sweep_override():

@@ -15,6 +15,7 @@ Quoting: the shell takes one pair of quotes, Hydra the inner one.
   'workload.path="a=b,c #1.jsonl"'        '=' ',' '#' or other signs in a value
   'workload.path=my file.jsonl'           blanks alone need the shell's quotes only
   'sampling.stop_token_ids=[1, 2]'        a list
+  'adapters=["a=b", fr:/x/french]'        a list of texts, one of which needs quotes
   'sampling.logit_bias={5: 1.5, 7: -2}'   a mapping
   cache.num_pages=null                    no value
   sampling.min_p=1e-3                     a number
@@ -109,8 +110,19 @@ class Vocabulary:
 def quoted(text: str) -> str:
     """An override whose value is taken literally, as it is typed in a shell."""
     key, _, value = text.partition("=")
-    literal = value.strip("\"'").replace("\\", "\\\\").replace('"', '\\"')
-    return shlex.quote(f'{key}="{literal}"')
+    return shlex.quote(f"{key}={_literal(value)}")
+
+
+def quoted_items(text: str) -> str | None:
+    """An override with a list whose items are taken literally; None where it holds no list."""
+    key, _, value = text.partition("=")
+    if value[:1] + value[-1:] != "[]":
+        return None
+    return shlex.quote(f"{key}=[{','.join(map(_literal, value[1:-1].split(',')))}]")
+
+
+def _literal(value: str) -> str:
+    return '"' + value.strip(" \"'").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def apply_values(

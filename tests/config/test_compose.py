@@ -159,7 +159,7 @@ def test_a_value_that_needs_quotes_is_an_error_whose_suggestion_works(override, 
 def test_the_documented_quoting_works_as_printed():
     lines = [line.strip() for line in QUOTING.splitlines()[1:] if "-m" not in line]
     typed = [re.split(r"\s{3,}", line)[0] for line in lines]
-    assert len(typed) == 6
+    assert len(typed) == 7
     overrides = [override for command in typed for override in shlex.split(command)]
     paths = [compose(["workload=prompts", o]).choices["workload"].config.path for o in overrides]
     assert "a=b,c #1.jsonl" in paths
@@ -237,5 +237,5 @@ def interlock_config_dirs():
     assert config.scheduler.max_requests == 3
     assert problems_of("spec=afar", "spec.modes=b", "spec.dept=1", registry=registry) == [
         "no option of spec=afar named 'dept'; did you mean 'depth'? known: depth, modes",
-        "spec.modes='b' is not a list [...], each item text",
+        "spec.modes='b' is not a list [...], each item text; write spec.modes=[b]",
     ]

@@ -1,5 +1,7 @@
 """Wrong overrides: each is named with its value and what is allowed, all of them at once."""
 
+import shlex
+
 import pytest
 
 from interlock.conf.hydra_edge import compose
@@ -74,8 +76,17 @@ def test_values_of_wrong_types_are_all_named():
     assert problems_of("sampling.logit_bias={a: 1}", "sampling.banned_token_ids=5") == [
         "sampling.logit_bias={'a': 1} is not a list [...], each item a pair [a whole number, a "
         "finite number] or null",
-        "sampling.banned_token_ids=5 is not a list [...], each item a whole number",
+        "sampling.banned_token_ids=5 is not a list [...], each item a whole number; write "
+        "sampling.banned_token_ids=[5]",
     ]
+
+
+def test_a_list_that_cannot_be_read_is_shown_with_quotes_that_can():
+    (found,) = problems_of("adapters=[fr:/x/lr=1e-4,/y#2]")
+    suggested = """'adapters=["fr:/x/lr=1e-4","/y#2"]'"""
+    assert f"for a list of texts {suggested} (see Quoting" in found
+    (override,) = shlex.split(suggested)
+    assert compose([override]).adapters == ("fr:/x/lr=1e-4", "/y#2")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1" + "0" * 400])
