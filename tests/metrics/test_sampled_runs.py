@@ -1,17 +1,19 @@
 """Runs with several samples a request: what a reader of report, folder and rerun sees of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from interlock.conf.hydra_edge import compose
+from interlock.core.assemble import build_engine
 from interlock.core.ledger import StepLedger
-from interlock.core.request import Status
+from interlock.core.request import Request, SamplingParams, Status
 from interlock.core.settings import LimitsConfig
 from interlock.core.testing.records import answered
 from interlock.driver.metrics import max_concurrent, summarize
-from interlock.driver.run import run
+from interlock.driver.run import run, serve
 
 LINES = [
     {"prompt": "def main", "max_tokens": 6},
@@ -122,3 +124,23 @@ def test_a_request_is_complete_and_good_when_all_its_samples_are():
     assert summary["total_output_tokens"] == 6
     assert summary["sets"]["ttft"]["count"] == 3
     assert max_concurrent(records) == 3
+
+
+def test_what_follows_a_request_is_asked_once_of_the_first_sample_given_out():
+    engine = build_engine(compose(["model=tiny-gqa", "threads=1", "cache.num_pages=40"]))
+    sampling = SamplingParams(max_tokens=3, temperature=1.0, ignore_eos=True)
+    entries = [
+        Request(0, (5, 6, 7), replace(sampling, n=3, seed=1)),
+        *(Request(i, (5, 6, 7), replace(sampling, best_of=4, seed=i)) for i in (1, 2, 3, 4)),
+    ]
+    asked = []
+
+    def follow(record):
+        asked.append((record.index, record.sample, record.dropped))
+        return ()
+
+    records = serve(engine, entries, progress=False, follow=follow)
+    engine.close()
+    chosen = [(r.index, r.sample, False) for r in records if r.index and not r.dropped]
+    assert sorted(asked) == [(0, 0, False), *chosen]
+    assert any(sample for _, sample, _ in chosen)
