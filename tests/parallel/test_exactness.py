@@ -41,7 +41,7 @@ def cell(number, kind, drafter, **choices):
 def test_every_family_and_drafter_on_ranks_is_exact(walk, size):
     activity: Counter[str] = Counter()
     for number, kind in enumerate(MODELS):
-        for turn in range(3) if size == 2 else (number,):
+        for turn in range(2) if size == 2 else (number,):
             drafter = DRAFTERS[(number + turn) % len(DRAFTERS)]
             outcome = walk.run(cell(number + turn, kind, drafter, parallel=f"threads{size}"))
             assert not outcome.differences, (kind, drafter, outcome.differences)
@@ -50,7 +50,7 @@ def test_every_family_and_drafter_on_ranks_is_exact(walk, size):
     assert not [name for name in wanted if activity[name] == 0]
 
 
-@pytest.mark.parametrize(("kind", "drafter"), [("mla_moe", "eagle"), ("sinks", "ngram")])
+@pytest.mark.parametrize(("kind", "drafter"), [("mla_moe", "eagle")])
 def test_ranks_in_processes_of_their_own_are_exact(walk, kind, drafter):
     outcome = walk.run(cell(0, kind, drafter, parallel="tensor"))
     assert not outcome.differences
