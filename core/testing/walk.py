@@ -5,6 +5,7 @@ python -m interlock.core.testing.walk --full --jobs 2 --json walk.json
 
 import argparse
 import json
+import random
 import tempfile
 import time
 import traceback
@@ -27,6 +28,9 @@ def main() -> None:
         description="Compare accepted compositions with the reference, token for token, in fp64."
     )
     parser.add_argument("--full", action="store_true", help="the full product, not all pairs")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="N cells of the full product, drawn with seed 0"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--json", type=Path, help="write the result to this file")
     args = parser.parse_args()
@@ -35,7 +39,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _prepare(folder)
         assert _walk is not None
-        chosen, refused = cells(_walk, args.full)
+        chosen, refused = cells(_walk, args.full or args.sample is not None)
+        accepted = len(chosen)
+        if args.sample is not None:
+            chosen = random.Random(0).sample(chosen, min(args.sample, accepted))
         with ProcessPoolExecutor(args.jobs, initializer=_prepare, initargs=(folder,)) as pool:
             results = pool.map(_run, chosen, chunksize=4)
             outcomes = list(track(results, "walking", total=len(chosen), console=console))
@@ -44,6 +51,7 @@ def main() -> None:
     for outcome in wrong[:20]:
         console.print(outcome.cell, outcome.differences[:3], markup=False)
     report = {
+        "accepted": accepted,
         "accepted_run": len(outcomes),
         "exact": len(outcomes) - len(wrong),
         "refused": sum(refused.values()),
