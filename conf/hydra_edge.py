@@ -152,10 +152,10 @@ def _parse(text: str, problems: list[str]) -> Setting | None:
             problems.append(f"{text!r} is no override; write KEY=VALUE or GROUP=NAME")
             return None
         reason = str(error).splitlines()[0]
-        listed = f", or for a list of texts {each}" if (each := quoted_items(text)) else ""
+        each = f", or for a list of texts {items}" if (items := quoted_items(text)) else ""
         problems.append(
             f"cannot read the override {text!r} ({reason}); to take the value as it stands, "
-            f"write {quoted(text)}{listed} (see Quoting in --help)"
+            f"write {quoted(text)}{each} (see Quoting in --help)"
         )
         return None
     if sweep is None and parsed.is_sweep_override():

@@ -1,16 +1,29 @@
 """What every chosen component did in a run, and which of them never did anything."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from interlock.core.capabilities import FollowsGrammars
 from interlock.core.engine import Engine
+from interlock.core.request import GRAMMARS, Request
+from interlock.core.workload import BadRequest
+
+Entries = Iterable[Request | BadRequest]
 
 
-def counters(engine: Engine) -> dict[str, dict[str, Any]]:
-    """Seam -> counts of what its component did; zero everywhere means it never acted."""
+def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]:
+    """Seam -> counts of what its component did; zero everywhere means it never acted.
+
+    So has every adapter, as `adapter NAME`. `entries` are what was asked.
+    """
     core = engine.core
     cache, queues, ledger = core.cache.counters, core.queues.counters, core.ledger
     ran_model = 0 if engine.executor.virtual else ledger.steps
+    asked = [entry for entry in entries if isinstance(entry, Request)]
+    guided = [r for r in asked if any(getattr(r.sampling, kind) is not None for kind in GRAMMARS)]
+    named = [r.adapter for r in asked]
+    adapters = {f"adapter {name}": named.count(name) for name in core.intake.adapters.names}
     return {
         "attention": {"steps": ran_model},
         "cache/allocator": {"pages_taken": cache.pages_taken},
@@ -24,29 +37,33 @@ def counters(engine: Engine) -> dict[str, dict[str, Any]]:
         "spec/verifier": {"draft_rounds": ledger.draft_rounds},
         "parallel": {"steps": ledger.steps},
         "executor": {"steps": ledger.steps},
+        "structured": {"requests": len(guided)},
         "workload": {"requests": core.num_added},
+        **{adapter: {"requests": count} for adapter, count in adapters.items()},
     }
 
 
-def inert(engine: Engine) -> list[str]:
-    """Seams whose component was never exercised: their arm of an ablation measured nothing.
+def inert(engine: Engine, entries: Entries = ()) -> list[str]:
+    """What was never exercised, seams and adapters: their arm of an ablation measured nothing.
 
     Components that stand for doing without (an index that keeps nothing, a drafter that never
     drafts) are not reported: not acting is what they are for.
     """
-    idle = {seam for seam, counts in counters(engine).items() if not any(counts.values())}
+    idle = {seam for seam, counts in counters(engine, entries).items() if not any(counts.values())}
     if not engine.core.cache.index.retains:
         idle -= {"cache/index", "cache/eviction"}
     if engine.core.drafts.num_drafts == 0:
         idle -= {"spec", "spec/verifier"}
+    if FollowsGrammars() not in engine.resolution.capabilities:
+        idle -= {"structured"}
     return sorted(idle)
 
 
-def details(engine: Engine) -> dict[str, Any]:
+def details(engine: Engine, entries: Entries = ()) -> dict[str, Any]:
     """The counters with the token account and the cache's own counts, for the manifest."""
     core = engine.core
     return {
-        **counters(engine),
+        **counters(engine, entries),
         "cache": asdict(core.cache.counters),
         "scheduler": asdict(core.queues.counters),
         "tokens": core.ledger.tokens(),

@@ -231,8 +231,8 @@ class Run:
             model=engine.resolution.model,
             device=torch.device(self.config.device),
             clock=self.clock,
-            counters=details(engine),
-            inert=inert(engine),
+            counters=details(engine, self.entries),
+            inert=inert(engine, self.entries),
             adapters=engine.core.intake.adapters,
         )
         found |= {"num_requests": len(self.entries), "ranks": engine.ranks}
@@ -251,10 +251,12 @@ class Run:
         self, console: Console, summary: Mapping[str, Any], found: Mapping[str, Any]
     ) -> None:
         chosen = self.engine.resolution.chosen
+        parts = {seam: self._named(seam, choice) for seam, choice in chosen.items()}
+        stated = found["adapters"].items()
         print_report(
             console,
             summary,
-            {seam: self._named(seam, choice) for seam, choice in chosen.items()},
+            parts | {f"adapter {name}": entry["directory"] for name, entry in stated},
             inert=found["inert"],
             failures=[(r.index, r.error) for r in self.records if r.error is not None],
             sample=self.sample(),

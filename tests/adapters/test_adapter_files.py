@@ -157,7 +157,7 @@ def test_a_failed_step_leaves_no_adapter_selected(model, tmp_path):
     assert adapters.active == ()
 
 
-def test_a_run_records_its_adapters_and_is_not_repeated_with_other_ones(model, tmp_path):
+def test_a_run_records_its_adapters_and_is_not_repeated_with_other_ones(model, tmp_path, capsys):
     adapter = write_adapter(tmp_path / "a", model, ["q_proj"])
     path = tmp_path / "w.jsonl"
     path.write_text(json.dumps({"prompt_token_ids": PROMPT, "adapter": "fr", "max_tokens": 3}))
@@ -169,6 +169,9 @@ def test_a_run_records_its_adapters_and_is_not_repeated_with_other_ones(model, t
     digest = AdapterSet([str(adapter)]).digests[0].hex()
     assert manifest["adapters"] == {"fr": {"directory": str(adapter), "digest": digest}}
     assert manifest["config"]["adapters"] == [f"fr:{adapter}"]
+    assert manifest["counters"]["adapter fr"] == {"requests": 1}
+    composition = capsys.readouterr().out
+    assert any(line.split()[:2] == ["adapter", "fr"] for line in composition.splitlines())
     again = dataclasses.replace(config, rerun=str(tmp_path / "first"))
     assert run(again, tmp_path / "second", []) == 0
     rerun = json.loads((tmp_path / "second/run.json").read_text())["rerun"]
