@@ -6,6 +6,10 @@ from typing import Any
 
 from interlock.core.errors import CheckpointError
 
+MOST = {"num_hidden_layers": 10_000}
+MOST_OTHERS = 2**40
+"""Lists are made by layer: an absurd count must be refused before that."""
+
 
 class Fields:
     """Reads a config's fields; `check` raises one CheckpointError with every problem found.
@@ -21,7 +25,9 @@ class Fields:
     def integer(
         self, key: str, default: int | None = None, least: int = 1, also: str | None = None
     ) -> int:
-        """An integer >= `least`; `also` is another name of the field, which must not disagree."""
+        """An integer >= `least` and within reason; `also` is another name of the field, which
+        must not disagree."""
+        most = MOST.get(key, MOST_OTHERS)
         value, allowed = self._value(key, default), f"an integer >= {least}"
         if also is not None:
             other = self.config.get(also)
@@ -29,10 +35,13 @@ class Fields:
                 self._refuse(key, f"{also}={other!r}, another name of the field")
             value = other if self.config.get(key) is None and other is not None else value
             allowed = f"{allowed}, nor is {also}={other!r}"
-        if type(value) is int and value >= least:
-            return value
-        self._refuse(key, allowed)
-        return least
+        if type(value) is not int or value < least:
+            self._refuse(key, allowed)
+            return least
+        if value > most:
+            self._refuse(key, f"at most {most}")
+            return least
+        return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number > 0."""
