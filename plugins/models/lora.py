@@ -96,8 +96,9 @@ class AdapterFile:
             self.weights.finish()
         except CheckpointError as error:
             raise CheckpointError(
-                f"{self._title} does not fit the model; only the layers' linear projections take "
-                f"adapters. {error}"
+                f"{self._title} does not fit the model; adapters add to the layers' linear "
+                "projections, but not to kv_b_proj (which attention takes apart), routers, fused "
+                f"experts, the embedding or the output matrix. {error}"
             ) from error
 
 

@@ -105,6 +105,15 @@ def test_an_adapter_without_tensors_is_refused(model, tmp_path):
         engine_with(model, adapter)
 
 
+@pytest.mark.parametrize("module", ["kv_b_proj", "mlp.gate", "lm_head"])
+def test_a_module_that_takes_no_adapter_is_refused_by_name(module, tmp_path):
+    latent = write_tiny_checkpoint(tmp_path / "model", "mla_moe", FAMILIES)
+    adapter = write_adapter(tmp_path / "a", latent, ["q_b_proj", module])
+    with pytest.raises(CheckpointError, match="but not to kv_b_proj") as caught:
+        engine_with(latent, adapter, attention="mla")
+    assert f"{module}.lora_A.weight" in str(caught.value)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("rank", [1, 40])
 def test_any_rank_and_stored_dtype_on_some_layers_gives_the_merged_tokens(
