@@ -1,6 +1,7 @@
 """Plain values as typed configs: the one place that reads what a user wrote."""
 
 import dataclasses
+import json
 import sys
 import types
 import typing
@@ -8,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from interlock.conf.overrides import quoted
 from interlock.core.closest import unknown_name
 from interlock.core.errors import ConfigError
 from interlock.core.options import options_of
@@ -54,13 +56,17 @@ def decode(
 
 
 def _misfit(where: str, value: Any, hint: Any) -> str:
-    """That the value is of another type; a single item is told how to be a list."""
+    """That the value is of another type; how a single item is a list, and a mapping a text."""
     problem = f"{where}={value!r} is not {describe(hint)}"
-    try:
-        convert(hint, [value])
-    except ValueError:
-        return problem
-    return f"{problem}; write {where}=[{value}]"
+    text = json.dumps(value) if isinstance(value, Mapping) else None
+    for other, written in (([value], f"{where}=[{value}]"), (text, quoted(f"{where}={text}"))):
+        try:
+            if other is not None:
+                convert(hint, other)
+                return f"{problem}; write {written}"
+        except ValueError:
+            continue
+    return problem
 
 
 def _placed(path: str, problem: str, fields: Collection[str]) -> str:

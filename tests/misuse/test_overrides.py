@@ -1,5 +1,6 @@
 """Wrong overrides: each is named with its value and what is allowed, all of them at once."""
 
+import json
 import shlex
 
 import pytest
@@ -79,6 +80,13 @@ def test_values_of_wrong_types_are_all_named():
         "sampling.banned_token_ids=5 is not a list [...], each item a whole number; write "
         "sampling.banned_token_ids=[5]",
     ]
+
+
+def test_a_schema_given_as_a_mapping_is_shown_as_the_text_that_it_must_be():
+    (found,) = problems_of("sampling.json_schema={type: object, required: [a]}")
+    (override,) = shlex.split(found.partition("; write ")[2])
+    schema = json.loads(compose([override]).sampling.json_schema)
+    assert schema == {"type": "object", "required": ["a"]}
 
 
 def test_a_list_that_cannot_be_read_is_shown_with_quotes_that_can():
