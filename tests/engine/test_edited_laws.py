@@ -71,7 +71,7 @@ _sampling = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("spec", ["chain", "tree", "ngram", "eagle"])
 def test_drafts_and_preemption_leave_every_token_of_edited_requests(model_of, spec):
-    @settings(max_examples=6, deadline=None)
+    @settings(max_examples=6, deadline=None, derandomize=True)  # what is seen must not be luck
     @given(st.lists(_sampling, min_size=4, max_size=4))
     def check(asked):
         requests = [asking(i, 5 + 2 * i, 12, **one) for i, one in enumerate(asked)]
