@@ -84,15 +84,12 @@ def test_logits_have_the_bits_of_the_request_run_alone(model, dtype, spec):
     assert made.core.queues.counters.chunks
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_fast_numerics_do_differ_between_batches(dtype, tmp_path):
+def test_fast_numerics_do_differ_between_batches(tmp_path):
     """Otherwise the tests above could not fail."""
-    if dtype == "bfloat16":
-        pytest.skip("bfloat16 products of so small a model happen to agree")
     write_tiny_checkpoint(tmp_path / "gqa", "gqa", model_families())
     requests = asked()
-    _, bits = recorded(engine(tmp_path / "gqa", dtype, "fast", num_pages=64), requests)
-    single = engine(tmp_path / "gqa", dtype, "fast", num_pages=64)
+    _, bits = recorded(engine(tmp_path / "gqa", "float32", "fast", num_pages=64), requests)
+    single = engine(tmp_path / "gqa", "float32", "fast", num_pages=64)
     _, alone_bits = recorded(single, [dataclasses.replace(requests[5], index=0)])
     pairs = [(rows[0], alone_bits[0, place][0]) for (i, place), rows in bits.items() if i == 5]
     assert any(not torch.equal(a, b) for a, b in pairs)

@@ -39,7 +39,7 @@ def test_it_answers_a_question_in_words(engine):
 
 
 def test_the_terminal_chat_answers_too(engine, monkeypatch, capsys):
-    monkeypatch.setattr(chat, "build_engine", lambda config, registry: engine)  # loaded once
+    monkeypatch.setattr(chat, "build_engine", lambda *_, **__: engine)  # loaded once
     monkeypatch.setattr(engine, "close", lambda: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is the capital of France?\n"))
     chat.main(["model=smollm2", "sampling.max_tokens=24"], load_registry())
