@@ -14,13 +14,17 @@ from interlock.plugins.models.experts import (
     mixed_mlp,
 )
 from interlock.plugins.models.fields import Fields
-from interlock.plugins.models.heads import dense_mlp, mtp_tensors
+from interlock.plugins.models.heads import check_flags, dense_mlp, mtp_tensors
 from interlock.plugins.models.rope_scaling import exact_positions, read_rope
 
 if TYPE_CHECKING:
     from interlock.core.weights import WeightSource
     from interlock.plugins.models.decoder import MakeMLP
     from interlock.plugins.models.router import RouterSpec
+
+
+EXPERTS = ("n_routed_experts", "num_local_experts")
+"""Names of their number."""
 
 
 class DeepseekFamily(ModelFamily):
@@ -55,6 +59,7 @@ class DeepseekFamily(ModelFamily):
         fields.integer("q_lora_rank", 1)
         fields.number("rms_norm_eps", 1e-6)
         fields.choice("hidden_act", "silu", ("silu", "swish"))
+        check_flags(fields)
         vocab, stated = fields.integer("vocab_size"), _positions(fields)
         splits = self._splits(fields)
         fields.check()
@@ -106,7 +111,8 @@ class DeepseekFamily(ModelFamily):
         splits = {"intermediate_size": fields.integer("intermediate_size")}
         if _has_experts(fields):
             self.check_routing(fields)
-            splits["n_routed_experts"] = expert_counts(fields, "n_routed_experts")[0]
+            expert_layers(fields)
+            splits["n_routed_experts"] = expert_counts(fields, *EXPERTS)[0]
             if shared := _shared(fields):
                 splits["moe_intermediate_size * n_shared_experts"] = shared
         return splits
@@ -135,13 +141,13 @@ class DeepseekV2Family(DeepseekFamily):
         fields.choice("topk_method", "greedy", ("greedy", "group_limited_greedy"))
         fields.choice("scoring_func", "softmax", ("softmax",))
         if self._grouped(fields):
-            expert_groups(fields, *expert_counts(fields, "n_routed_experts"))
+            expert_groups(fields, *expert_counts(fields, *EXPERTS))
 
     def router(self, fields: Fields) -> "RouterSpec":
         """Several weights are either normalised or scaled."""
         from interlock.plugins.models.router import RouterSpec
 
-        experts, chosen = expert_counts(fields, "n_routed_experts")
+        experts, chosen = expert_counts(fields, *EXPERTS)
         groups, kept = (1, 1)
         if self._grouped(fields):
             groups, kept = expert_groups(fields, experts, chosen)
@@ -176,7 +182,7 @@ class DeepseekV3Family(DeepseekFamily):
         """There is one way."""
         fields.choice("topk_method", "noaux_tc", ("noaux_tc",))
         fields.choice("scoring_func", "sigmoid", ("sigmoid",))
-        expert_groups(fields, *expert_counts(fields, "n_routed_experts"))
+        expert_groups(fields, *expert_counts(fields, *EXPERTS))
 
     def router(self, fields: Fields) -> "RouterSpec":
         """Weights are normalised and scaled."""

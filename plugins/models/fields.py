@@ -6,7 +6,7 @@ from typing import Any
 
 from interlock.core.errors import CheckpointError
 
-MOST = {"num_hidden_layers": 10_000}
+MOST = {"num_hidden_layers": 10_000, "num_nextn_predict_layers": 10_000}
 MOST_OTHERS = 2**40
 """Lists are made by layer: an absurd count must be refused before that."""
 
@@ -97,7 +97,7 @@ class Fields:
     def check(self) -> None:
         """Raise CheckpointError with all problems, if there are any."""
         if self.problems:
-            raise CheckpointError("; ".join(self.problems))
+            raise CheckpointError("; ".join(dict.fromkeys(self.problems)))
 
     def _value(self, key: str, default: Any) -> Any:
         value = self.config.get(key)
@@ -105,3 +105,12 @@ class Fields:
 
     def _refuse(self, key: str, allowed: str) -> None:
         self.problems.append(f"{key}={self.config.get(key)!r} is not {allowed}")
+
+
+def number_in(stated: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A number that may be absent or null where there is a default; ValueError otherwise."""
+    value = stated.get(key)
+    value = default if value is None else value
+    if type(value) not in (int, float):
+        raise ValueError(f"{key}={value!r} is not a number")
+    return float(value)

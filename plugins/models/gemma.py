@@ -128,8 +128,9 @@ class Gemma3Family(Gemma2Family):
     def ropes(self, fields: Fields, positions: int, layers: int) -> tuple[RopeScaling, ...]:
         """By kind of layer; in older files a single scaling is that of the global layers."""
         config = fields.config
-        theta = config.get("rope_theta") or self.theta
-        local = config.get("rope_local_base_freq") or self.local_theta
+        theta = fields.number("rope_theta", self.theta)
+        local = fields.number("rope_local_base_freq", self.local_theta)
+        fields.check()
         by_kind = read_ropes(config, positions, {FULL: theta, SLIDING: local}) or {
             FULL: read_rope(config, positions, self.theta, capped=True),
             SLIDING: read_rope({"rope_theta": local}, positions),

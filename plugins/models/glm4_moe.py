@@ -36,6 +36,7 @@ class Glm4MoeFamily(HeadsFamily):
         """Experts, the shared one's size, and the dense MLP's."""
         experts, chosen = expert_counts(fields, "n_routed_experts", "num_local_experts")
         expert_groups(fields, experts, chosen)
+        expert_layers(fields)
         fields.fixed("scoring_func", "sigmoid")
         fields.fixed("topk_method", "noaux_tc")
         return {

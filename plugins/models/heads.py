@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from interlock.plugins.models.layers import Gating
     from interlock.plugins.models.mixers import MixerOptions
 
+FLAGS = (
+    "attention_bias", "mlp_bias", "norm_topk_prob", "qkv_bias", "rope_interleave",
+    "tie_word_embeddings", "use_qk_norm",
+)  # fmt: skip
+"""Of all families."""
 Windows = tuple[int | None, ...]
 """Each layer's window; None sees everything."""
 
@@ -102,6 +107,7 @@ class HeadsFamily(ModelFamily):
         fields.require(rotated % 2 == 0, f"{rotated} entries of a head are odd and cannot rotate")
         self.eps(fields)
         self.activation(fields)
+        check_flags(fields)
         plain = AttentionSpec("heads", heads, kv_heads, head_dim, head_dim, head_dim**-0.5)
         spec = self.attention(fields, plain)
         vocab, stated = fields.integer("vocab_size"), self._positions(fields)
@@ -157,6 +163,14 @@ class HeadsFamily(ModelFamily):
         return heads, kv_heads, head_dim
 
 
+def check_flags(fields: Fields) -> None:
+    """Checks fields that are read only when a decoder is built: a description is refused first."""
+    for name in FLAGS:
+        fields.flag(name, False)
+    fields.number("routed_scaling_factor", 1.0)
+    _predicted_layers(fields)
+
+
 def dense_mlp(
     fields: Fields, hidden: int, biased: bool = False, gating: "Gating | None" = None
 ) -> "MakeMLP":
@@ -171,5 +185,8 @@ def dense_mlp(
 
 def mtp_tensors(fields: Fields, layers: int) -> tuple[str, ...]:
     """Patterns of the layers for multi-token prediction that a config states, and nobody runs."""
-    extra = fields.integer("num_nextn_predict_layers", 0, least=0, also="num_mtp_layers")
-    return tuple(f"model.layers.{layers + index}.*" for index in range(extra))
+    return tuple(f"model.layers.{layers + n}.*" for n in range(_predicted_layers(fields)))
+
+
+def _predicted_layers(fields: Fields) -> int:
+    return fields.integer("num_nextn_predict_layers", 0, least=0, also="num_mtp_layers")

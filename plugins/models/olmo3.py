@@ -30,7 +30,8 @@ class Olmo3Family(LlamaFamily):
     def ropes(self, fields: Fields, positions: int, layers: int) -> tuple[RopeScaling, ...]:
         """By layer type; a single `rope_scaling` is that of the full layers."""
         config = fields.config
-        theta = config.get("rope_theta") or self.theta
+        theta = fields.number("rope_theta", self.theta)
+        fields.check()
         by_kind = read_ropes(config, positions, {FULL: theta, SLIDING: theta})
         if by_kind is None:
             full = read_rope(config, positions, self.theta, capped=True)

@@ -74,7 +74,7 @@ def sparse_layers(fields: Fields) -> frozenset[int]:
 def moe_splits(fields: Fields) -> dict[str, int]:
     """Checks the fields of experts and of the layers without them."""
     fields.integer("moe_intermediate_size")
-    fields.flag("norm_topk_prob", False)
+    fields.integer("intermediate_size", 1)
     sparse, layers = sparse_layers(fields), fields.integer("num_hidden_layers")
     splits = {"num_experts": _counts(fields)[0]} if sparse else {}
     if len(sparse) < layers:

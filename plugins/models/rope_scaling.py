@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from interlock.core.errors import CheckpointError
+from interlock.plugins.models.fields import number_in
 
 DEFAULT_THETA = 10000.0
 COMMON_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
@@ -50,6 +51,8 @@ class RopeScaling:
             if not 0 < value < math.inf:
                 what = "rope_theta" if name == "theta" else f"rope {name}"
                 raise CheckpointError(f"{what}={value!r} is not a finite number > 0")
+        if self.kind == "yarn" and self.theta <= 1:
+            raise CheckpointError(f"rope_theta={self.theta!r} is not > 1, which yarn needs")
 
     @property
     def limit(self) -> str | None:
@@ -108,11 +111,11 @@ def read_rope(
     if not partial and fraction not in (None, 1, 1.0):
         raise CheckpointError(f"partial_rotary_factor={fraction!r} is not supported, only 1")
     try:
-        theta = float(stated.get("rope_theta") or config.get("rope_theta") or theta)
+        theta = number_in(stated, "rope_theta", number_in(config, "rope_theta", theta))
         if kind == "default":
             return RopeScaling(theta)
         return _scaled(kind, stated, config, theta, max_positions)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         base = config.get("rope_theta")
         raise CheckpointError(
             f"{key} of kind {kind!r} (rope_theta={base!r}) is malformed or incomplete: {error!r}"
@@ -171,21 +174,22 @@ def exact_positions(stated: int, ropes: Iterable[RopeScaling]) -> tuple[int, str
 def _scaled(
     kind: str, stated: Mapping[str, Any], config: Mapping[str, Any], theta: float, most: int
 ) -> RopeScaling:
-    original = int(
-        config.get("original_max_position_embeddings")
-        or stated.get("original_max_position_embeddings")
-        or most
-    )
+    length = "original_max_position_embeddings"
+    original = int(number_in(config, length, number_in(stated, length, most)))
+    if original < 1:
+        raise ValueError(f"{length}={original} is not >= 1")
     if kind == "longrope":
         return _read_longrope(stated, theta, most, original)
     if kind == "dynamic":
-        float(stated["factor"])
+        number_in(stated, "factor")
         return RopeScaling(theta, kind, original_positions=most)
-    factor = float(stated.get("factor") or most / original)
     if kind == "linear":
-        return RopeScaling(theta, kind, factor)
+        return RopeScaling(theta, kind, number_in(stated, "factor"))
+    factor = number_in(stated, "factor", most / original)
     if kind == "llama3":
-        low, high = float(stated["low_freq_factor"]), float(stated["high_freq_factor"])
+        low, high = number_in(stated, "low_freq_factor"), number_in(stated, "high_freq_factor")
+        if not 0 < low < high < math.inf:
+            raise ValueError(f"low_freq_factor={low} and high_freq_factor={high} do not grow")
         return RopeScaling(theta, kind, factor, original, low, high)
     return _read_yarn(stated, theta, factor, original)
 
@@ -204,7 +208,7 @@ def _read_longrope(
     stated: Mapping[str, Any], theta: float, most: int, original: int
 ) -> RopeScaling:
     """LongRoPE (arXiv 2402.13753, section 3.3) within the original length: the short factors."""
-    factor = float(stated.get("factor") or most / original)
+    factor = number_in(stated, "factor", most / original)
     table_factor = stated.get("attention_factor")
     if table_factor is None:
         grown = math.log(factor) / math.log(original) if factor > 1 else 0.0
@@ -231,8 +235,8 @@ def _read_yarn(
         "yarn",
         factor,
         original,
-        beta_fast=float(stated.get("beta_fast") or 32),
-        beta_slow=float(stated.get("beta_slow") or 1),
+        beta_fast=number_in(stated, "beta_fast", 32),
+        beta_slow=number_in(stated, "beta_slow", 1),
         truncate=bool(stated.get("truncate", True)),
         mscale_all_dim=float(all_dim or 0.0),
         table_factor=float(table_factor),

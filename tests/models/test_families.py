@@ -194,6 +194,13 @@ TRAPS: list[tuple[str, dict[str, Any], str]] = [
         {"layer_types": ["full_attention", "sliding_attention"] * 16},
         "transformers ignores it in MistralForCausalLM and sees sliding_attention everywhere",
     ),
+    ("Qwen3-8B", {"tie_word_embeddings": "yes"}, "tie_word_embeddings='yes' is not true or false"),
+    ("Kimi-K2", {"attention_bias": 0}, "attention_bias=0 is not true or false"),
+    ("Kimi-K2", {"first_k_dense_replace": -1}, "first_k_dense_replace=-1 is not an integer >= 0"),
+    ("Kimi-K2", {"num_local_experts": 8}, "n_routed_experts=384 is not num_local_experts=8"),
+    ("GLM-4.5-Air", {"num_nextn_predict_layers": 10**12}, "at most 10000"),
+    ("OLMo-3-7B", {"rope_theta": 0}, "rope_theta=0 is not a finite number > 0"),
+    ("gemma-3-1b", {"rope_local_base_freq": "slow"}, "rope_local_base_freq='slow' is not a"),
     ("Mistral-7B-v0.1", {"rope_scaling": {"type": "su"}}, "kind 'su' is not one of default"),
 ]
 

@@ -126,7 +126,7 @@ def test_a_config_that_cannot_be_run_names_the_field(fields: dict[str, Any], par
             {"rope_parameters": {"sliding_attention": {"rope_type": "yarm"}}},
             "sliding_attention: rope_parameters of kind 'yarm'",
         ),
-        ({"rope_local_base_freq": -1}, "rope_theta=-1.0 is not"),
+        ({"rope_local_base_freq": -1}, "rope_local_base_freq=-1 is not"),
     ],
 )
 def test_a_gemma_3_config_that_cannot_be_run_names_the_field(
