@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from interlock.core.closest import unknown_name
-from interlock.core.errors import ConfigError, RequestError
+from interlock.core.errors import ConfigError, RequestError, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,9 @@ class AdapterSet:
         if name in self.names:
             return self.names.index(name)
         if not self.names:
-            raise RequestError(f"adapter {name!r}: this engine has none (adapters=[DIRECTORY])")
+            raise RequestError(
+                f"adapter {shown(name)}: this engine has none (adapters=[DIRECTORY])"
+            )
         raise RequestError(unknown_name("adapter", name, self.names))
 
     @property

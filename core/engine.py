@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from interlock.core.batch import StepDecision, StepPlan, StepResult
 from interlock.core.clock import Clock
 from interlock.core.engine_core import EngineCore
-from interlock.core.errors import ContractError
+from interlock.core.errors import ContractError, shown
 from interlock.core.executor import Executor
-from interlock.core.intake import due_s
+from interlock.core.intake import due_s, require_request
 from interlock.core.planes import Planes
 from interlock.core.request import Request, RequestId, RequestOutput, SamplingParams
 from interlock.core.resolver import Resolution
@@ -70,29 +71,26 @@ class Engine:
 
         Raises:
             ValueError: text without a tokenizer, or that cannot be encoded.
-            TypeError: sampling that is no SamplingParams.
+            TypeError: what is no request, or sampling that is no SamplingParams; names it.
         """
         request_id = RequestId(self._next_id)
-        self._next_id += 1
         if not isinstance(request, Request):
-            request = self._make_request(request, sampling or SamplingParams(), request_id)
-        elif sampling is not None:
+            request = self._make_request(request, request_id)
+        if sampling is not None:
             request = replace(request, sampling=sampling)
-        if not isinstance(request.sampling, SamplingParams):
-            raise TypeError(f"sampling={request.sampling!r} is not a SamplingParams")
+        require_request(request)
+        self._next_id += 1
         heapq.heappush(self._pending, (due_s(request), request_id, request))
         return request_id
 
-    def _make_request(
-        self, prompt: str | Sequence[int], sampling: SamplingParams, request_id: int
-    ) -> Request:
+    def _make_request(self, prompt: Any, index: int) -> Request:
         if isinstance(prompt, str):
             if self.codec is None:
                 raise ValueError("this model has no tokenizer.json: submit token ids, not text")
-            return Request(
-                request_id, tuple(self.codec.encode(prompt)), sampling, prompt_text=prompt
-            )
-        return Request(request_id, tuple(prompt), sampling)
+            return Request(index, tuple(self.codec.encode(prompt)), prompt_text=prompt)
+        if isinstance(prompt, bytes) or not isinstance(prompt, Sequence | np.ndarray):
+            raise TypeError(f"{shown(prompt)} is not a Request, a text or a sequence of token ids")
+        return Request(index, tuple(prompt))
 
     def abort(self, request_id: RequestId) -> None:
         """End a request now, whatever it is doing; its record is in the next outputs."""

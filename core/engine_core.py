@@ -6,16 +6,11 @@ completions arrive in plan order.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
-from interlock.core.batch import (
-    NO_DRAFT,
-    RowResult,
-    StepPlan,
-    StepResult,
-)
+from interlock.core.batch import NO_DRAFT, RowResult, StepPlan, StepResult
 from interlock.core.bookkeeping import book_pass, book_prompt, book_row
 from interlock.core.errors import ContractError, RequestError
+from interlock.core.growth import end_text, extend, finish_reason
 from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
@@ -30,7 +25,7 @@ from interlock.core.request import (
     RequestRecord,
     Status,
 )
-from interlock.core.samples import SampleGroup
+from interlock.core.samples import SampleGroup, with_laws
 from interlock.core.step_plan import check_draft, check_tokens, make_batch, row_sampling
 from interlock.core.streams import sample_seed
 from interlock.core.token_sequence import TokenSequence
@@ -89,7 +84,7 @@ class EngineCore:
             self._outputs.append(RequestOutput(request_id, request.index, (), record))
             return
         self._groups[request_id] = group = SampleGroup(request_id, request.sampling)
-        request = _with_laws(request)
+        request = with_laws(request)
         for sample in range(request.sampling.samples):
             record = _record(request, sample_seed(seed, sample), sample)
             live = Live(
@@ -237,7 +232,7 @@ class EngineCore:
         assert live.holding is not None
         self.cache.index_computed(live.holding, live.computed, now_s)
         self._release(live.group)
-        reason = self._finish_reason(live) if emitted else None
+        reason = finish_reason(live) if emitted else None
         if reason is not None:
             self._end(live, Status.FINISHED, reason, now_s)
         else:
@@ -258,33 +253,12 @@ class EngineCore:
 
     def _emit(self, row: PlannedRow, result: RowResult, now_s: float) -> int:
         """Give out a row's tokens up to the first that ends the request; returns how many."""
-        live = row.live
         check_tokens(row.draft, result, self.intake.vocab_size, self._verifier)
-        tokens = list(result.tokens[: live.tokens_left])
-        for count, token in enumerate(tokens, start=1):
-            if token in live.stop_ids:
-                tokens = tokens[:count]
-                break
-        text = ""
-        if live.text is not None:
-            tokens = tokens[: live.text.push(tokens, live.stop_ids)]
-            text = live.text.take()
-        live.sequence.append(tokens)
-        if live.edits is not None:
-            live.edits.commit(tokens)
+        tokens, text = extend(row.live, result, now_s)
         self.num_emitted += len(tokens)
-        record = live.record
-        record.output_token_ids.extend(tokens)
-        record.logprobs.extend(result.logprobs[: len(tokens)])
-        self._outputs += live.group.give(record, tuple(tokens), text)
-        record.chunk_times_s.append(now_s)
-        record.chunk_sizes.append(len(tokens))
+        self._outputs += row.live.group.give(row.live.record, tokens, text)
+        row.live.record.chunk_sizes.append(len(tokens))
         return len(tokens)
-
-    def _finish_reason(self, live: Live) -> FinishReason | None:
-        if live.sequence.last() in live.stop_ids or (live.text and live.text.stopped_by):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if live.tokens_left <= 0 else None
 
     # Ends ---------------------------------------------------------------------------------------
 
@@ -296,10 +270,7 @@ class EngineCore:
         now_s: float,
         error: str | None = None,
     ) -> None:
-        text = ""
-        if live.text is not None:
-            live.record.text, live.record.stopped_by = live.text.end(), live.text.stopped_by
-            text = live.text.take()
+        text = end_text(live)
         _close(live.record, status, reason, now_s, error)
         self._outputs += live.group.end(live, text, now_s)
         if live.group.ended:
@@ -312,19 +283,6 @@ class EngineCore:
     def _release(self, group: SampleGroup) -> None:
         for live in group.released():
             self.queues.enqueue(live)
-
-
-def _with_laws(request: Request) -> Request:
-    """The request with the log-probabilities that best_of chooses by, and that an echo shows."""
-    asked = request.sampling
-    of_output = 0 if asked.selects and asked.logprobs is None else asked.logprobs
-    of_prompt = asked.prompt_logprobs
-    if asked.echo and of_prompt is None:
-        of_prompt = asked.logprobs
-    if (of_output, of_prompt) == (asked.logprobs, asked.prompt_logprobs):
-        return request
-    laws = replace(asked, logprobs=of_output, prompt_logprobs=of_prompt)
-    return replace(request, sampling=laws)
 
 
 def _record(request: Request, seed: int, sample: int) -> RequestRecord:

@@ -1,6 +1,7 @@
 """The errors a user can meet. Each message names the setting, its value and what is allowed."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class InterlockError(Exception):
@@ -41,3 +42,12 @@ class RunFolderError(InterlockError):
 
 class RankError(InterlockError):
     """A process that shares the model ended or stopped answering; names its rank and the cause."""
+
+
+def shown(value: Any) -> str:
+    """A value that a user gave, for a message: at most 100 characters, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of more digits than Python writes, or an object of anybody's
+        text = f"<{type(value).__name__} that cannot be written out>"
+    return text if len(text) <= 100 else f"{text[:96]} ..."

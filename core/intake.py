@@ -1,7 +1,6 @@
 """What is checked when a request is submitted; one capacity rule shared with the scheduler."""
 
 import hashlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,12 @@ import numpy as np
 
 from interlock.core.adapters import AdapterSet
 from interlock.core.capabilities import EditsLogits, Feature, FollowsGrammars, MakesText
-from interlock.core.errors import RequestError
+from interlock.core.errors import RequestError, shown
 from interlock.core.kv_cache import KVCache
 from interlock.core.logit_edits import LogitEdits
-from interlock.core.request import GRAMMARS, HashedPrompt, Request, refuse
+from interlock.core.request import HashedPrompt, Request, refuse
 from interlock.core.request_features import asked
+from interlock.core.sampling_params import GRAMMARS, MOST, MOST_WHOLE, SamplingParams
 from interlock.core.stop_text import OutputText
 from interlock.core.structured import Matcher, StructuredOutput
 from interlock.core.text import TextCodec
@@ -46,7 +46,7 @@ class Intake:
             RequestError: what is wrong, with the value and what is allowed.
         """
         prompt = request.num_prompt_tokens
-        if prompt == 0:
+        if prompt <= 0:
             raise refuse(request, "the prompt is empty; at least one token is needed")
         problems = [*_malformed(request), *request.sampling.problems(self.vocab_size)]
         if problems:
@@ -58,7 +58,9 @@ class Intake:
         for token in request.prompt_token_ids:
             if not (_is_int(token) and 0 <= token < self.vocab_size):
                 last = self.vocab_size - 1
-                raise refuse(request, f"token id {token!r} is outside the vocabulary 0 .. {last}")
+                raise refuse(
+                    request, f"token id {shown(token)} is outside the vocabulary 0 .. {last}"
+                )
         if prompt >= self.max_model_len:
             limit = f"max_model_len {self.max_model_len}"
             raise refuse(
@@ -139,31 +141,58 @@ class Intake:
             try:
                 return self.structured.matcher(kind, text, ends)
             except ValueError as error:
-                what = f"{kind}={text!r:.80} cannot be followed"
-                raise refuse(request, f"{what}: {error}") from error
+                raise refuse(
+                    request, f"{kind}={shown(text)} cannot be followed: {error}"
+                ) from error
         return None
 
 
 def due_s(request: Request) -> float:
     """When a request becomes visible: at its arrival, or at once if that is no time."""
     arrival_s = request.arrival_s
-    return arrival_s if _is_number(arrival_s) and abs(arrival_s) <= sys.float_info.max else 0.0
+    sound = isinstance(arrival_s, int | float | np.number) and abs(arrival_s) <= MOST
+    return arrival_s if sound else 0.0
+
+
+def require_request(request: Any) -> None:
+    """Raise TypeError for what is no request at all: no record could be kept of it."""
+    prompt, hashed = request.prompt_token_ids, request.hashed_prompt
+    checks = [
+        ("index", "an integer >= 0", _is_int(request.index) and request.index >= 0),
+        ("sampling", "a SamplingParams", isinstance(request.sampling, SamplingParams)),
+        ("prompt_token_ids", "a tuple of token ids", isinstance(prompt, tuple | list)),
+        ("hashed_prompt", "a HashedPrompt, or None", hashed is None or _is_hashed(hashed)),
+    ]
+    for name, what, ok in checks:
+        if not ok:
+            raise TypeError(f"{name}={shown(getattr(request, name))} is not {what}")
+
+
+def _is_hashed(prompt: Any) -> bool:
+    sound = isinstance(prompt, HashedPrompt) and isinstance(prompt.block_ids, tuple | list)
+    return sound and _is_int(prompt.num_tokens)
 
 
 def _malformed(request: Request) -> list[str]:
+    hashed, text = request.hashed_prompt, request.prompt_text
     checks = [
         ("arrival_s", "a finite number of seconds", due_s(request) == request.arrival_s),
-        ("priority", "an integer", _is_int(request.priority)),
+        ("priority", "an integer of 64 bits", _is_int(request.priority)),
         ("adapter", "a name, or null", isinstance(request.adapter, str | None)),
         ("tenant", "a text", isinstance(request.tenant, str)),
-        ("turn", "an integer, or null", request.turn is None or _is_int(request.turn)),
-        ("hashed_prompt", HASHED, request.hashed_prompt is None or _whole(request.hashed_prompt)),
+        ("prompt_text", "a text, or null", isinstance(text, str | None)),
+        ("conversation", "an integer, or null", _is_int(request.conversation or 0)),
+        ("turn", "an integer, or null", _is_int(request.turn or 0)),
+        ("hashed_prompt", HASHED, hashed is None or _whole(hashed)),
     ]
-    return [
-        f"{name}={getattr(request, name)!r:.100} is not {what}"
+    found = [
+        f"{name}={shown(getattr(request, name))} is not {what}"
         for name, what, ok in checks
         if not ok
     ]
+    if hashed is not None and request.sampling.echo is True:
+        found.append("echo=True: a prompt of block ids has no tokens to give back")
+    return found
 
 
 def _whole(prompt: HashedPrompt) -> bool:
@@ -175,8 +204,4 @@ def _whole(prompt: HashedPrompt) -> bool:
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number)
+    return isinstance(value, int | np.integer) and bool(-MOST_WHOLE <= value <= MOST_WHOLE)

@@ -12,8 +12,10 @@ from interlock.core.capabilities import (
     Requirement,
     TakesBlockIds,
 )
+from interlock.core.errors import shown
 from interlock.core.options import plain
-from interlock.core.request import Request, SamplingParams
+from interlock.core.request import Request
+from interlock.core.sampling_params import SamplingParams
 
 FEATURES: dict[str, tuple[Any, Feature]] = {
     field.name: (field.default, field.metadata["needs"])
@@ -28,7 +30,7 @@ def asked(request: Request) -> Iterator[tuple[str, Feature]]:
     for name, (default, feature) in FEATURES.items():
         value = getattr(request.sampling, name)
         if value != default:
-            yield f"{name}={value!r:.60}", feature
+            yield f"{name}={shown(value)}", feature
     if request.hashed_prompt is not None:
         yield "a prompt of block ids", TakesBlockIds()
 
@@ -52,4 +54,4 @@ def _offered(name: str, default: Any, feature: Feature, composition: Composition
     if value == default or composition.has(feature):
         return None
     choice = f"{feature.seam}={composition.chosen[feature.seam][0]}"
-    return f"sampling.{name}={value!r:.60} cannot be served: {choice} {feature.lack}"
+    return f"sampling.{name}={shown(value)} cannot be served: {choice} {feature.lack}"

@@ -5,12 +5,14 @@ ones, a copy of the one that is partly filled, and their own computation of the 
 A sample for which no sibling holds those pages starts like any other request.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from interlock.core.kv_cache import NO_PAGES, KVCache, Match
 from interlock.core.live import Live
-from interlock.core.request import RequestId, RequestOutput, RequestRecord, SamplingParams, Status
+from interlock.core.request import Request, RequestId, RequestOutput, RequestRecord, Status
+from interlock.core.sampling_params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)
@@ -56,11 +58,11 @@ class SampleGroup:
         return self._selected(now_s) if self.ended else []
 
     def _selected(self, now_s: float) -> list[RequestOutput]:
-        """The n likeliest samples whole, ties to the lower index; after an abort none."""
+        """The n likeliest samples whole; after an abort none."""
         records = [live.record for live in self.lives]
         done = [record for record in records if record.status is Status.FINISHED]
         aborted = any(record.status is Status.ABORTED for record in records)
-        best = [] if aborted else sorted(done, key=_unlikeliness)[: self.sampling.n]
+        best = [] if aborted else _likeliest(done)[: self.sampling.n]
         outputs = []
         for record in records:
             record.finished_s, record.dropped = now_s, record not in best
@@ -82,8 +84,30 @@ class SampleGroup:
         return RequestOutput(self.id, record.index, tokens, finished, text, echoed, record.sample)
 
 
-def _unlikeliness(record: RequestRecord) -> float:
-    return -fmean(one.chosen for one in record.logprobs)
+def _likeliest(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    """By falling mean log-probability, then by index.
+
+    Samples of the same tokens are equally likely, though in other batches their numbers may have
+    other last bits: the first one's count for all of them.
+    """
+    mean: dict[tuple[int, ...], float] = {}
+    for record in records:
+        means = fmean(one.chosen for one in record.logprobs)
+        mean.setdefault(tuple(record.output_token_ids), means)
+    return sorted(records, key=lambda record: -mean[tuple(record.output_token_ids)])
+
+
+def with_laws(request: Request) -> Request:
+    """The request with the log-probabilities that best_of chooses by, and that an echo shows."""
+    asked = request.sampling
+    of_output = 0 if asked.selects and asked.logprobs is None else asked.logprobs
+    of_prompt = asked.prompt_logprobs
+    if asked.echo and of_prompt is None:
+        of_prompt = asked.logprobs
+    if (of_output, of_prompt) == (asked.logprobs, asked.prompt_logprobs):
+        return request
+    laws = replace(asked, logprobs=of_output, prompt_logprobs=of_prompt)
+    return replace(request, sampling=laws)
 
 
 def usable_prefix(live: Live, cache: KVCache) -> Match:

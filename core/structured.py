@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 from interlock.core.batch import Words
-from interlock.core.request import GrammarKind
+from interlock.core.sampling_params import GrammarKind
 
 
 class Matcher(ABC):

@@ -125,9 +125,8 @@ class TorchExecutor(Executor):
                 at = begin + first
                 logits_NV = self._decoder.logits(features_TE[at : at + count])
                 laws = SampledRows(logits_NV, [sampling.params] * count, [0] * count, [0] * count)
-                for reason in laws.bad_rows().values():
-                    results[r] = RowResult(error=f"the model's logits are unusable: {reason}")
-                if results[r].error is not None:
+                if bad := laws.bad_rows():
+                    results[r] = RowResult(error=min(bad.items())[1])
                     break
                 top = sampling.params.prompt_logprobs or 0
                 found += laws.token_logprobs(range(count), tokens, top)

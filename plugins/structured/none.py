@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from interlock.core.component import BuildContext
-from interlock.core.request import GrammarKind
+from interlock.core.sampling_params import GrammarKind
 from interlock.core.structured import Matcher, StructuredOutput
 from interlock.plugins.structured import NoneConfig
 

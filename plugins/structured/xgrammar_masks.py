@@ -10,7 +10,7 @@ import xgrammar
 from interlock.core.batch import Words
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
-from interlock.core.request import GrammarKind
+from interlock.core.sampling_params import GrammarKind
 from interlock.core.structured import Matcher, StructuredOutput
 from interlock.core.text import TextCodec
 from interlock.plugins.structured import XGrammarConfig

@@ -118,7 +118,7 @@ def test_the_request_admitted_first_is_never_preempted(index):
 def _bad(index):
     return [
         (asking(index, ()), "the prompt is empty"),
-        (asking(index, 4, 0), "max_tokens=0 is not an integer >= 1"),
+        (asking(index, 4, 0), "max_tokens=0 is not an integer from 1 to 2**63 - 1"),
         (asking(index, (3, 64)), "token id 64 is outside the vocabulary 0 .. 63"),
         (asking(index, (3, -1, 5)), "token id -1 is outside"),
         (asking(index, (3, 2.5)), "token id 2.5"),

@@ -123,7 +123,9 @@ def test_requests_that_cannot_be_served_are_left_for_intake_to_refuse(ask):
         {"prompt": "a", "stop_token_ids": "end"},
     )
     assert empty.prompt_token_ids == ()
-    assert no_tokens.sampling.problems(256) == ["max_tokens=0 is not an integer >= 1"]
+    assert no_tokens.sampling.problems(256) == [
+        "max_tokens=0 is not an integer from 1 to 2**63 - 1"
+    ]
     assert outside.prompt_token_ids == (1, 2**70, -3)
     assert cold.sampling.problems(256) == ["temperature=-1 is not a finite number >= 0"]
     assert stops.sampling.problems(256) == ["stop_token_ids='end' is not token ids from 0 to 255"]

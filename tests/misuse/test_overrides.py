@@ -35,10 +35,10 @@ def test_values_out_of_range_are_all_named():
         "sampling.repetition_penalty=0", "sampling.min_tokens=1", "sampling.logit_bias={5: 101}",
     ) == [
         "sampling.temperature=-1.0 is not a finite number >= 0",
-        "sampling.top_k=-5 is not an integer >= 0 (0: off)",
+        "sampling.top_k=-5 is not an integer from 0 to 2**63 - 1 (0: off)",
         "sampling.top_p=1.5 is not a number from 0 to 1",
         "sampling.min_p=2.0 is not a number from 0 to 1",
-        "sampling.max_tokens=0 is not an integer >= 1",
+        "sampling.max_tokens=0 is not an integer from 1 to 2**63 - 1",
         "sampling.logprobs=101 is not an integer from 0 to 100, or null",
         "sampling.stop_token_ids=(-1,) is not token ids >= 0",
         "sampling.repetition_penalty=0.0 is not a number from 0.01 to 100 (1: off)",

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.core.errors import shown
 from interlock.core.request import SamplingParams
 from interlock.core.stop_text import OutputText
 from interlock.core.text import REPLACEMENT
@@ -87,7 +88,7 @@ def test_stop_strings_are_texts_of_some_length_and_not_too_many():
     assert SamplingParams(stop="end").stop == ("end",)
     for stop in (("",), ("a",) * 17, ("a" * 1001,), (5,), 5, None):
         (problem,) = SamplingParams(stop=stop).problems()
-        assert problem == f"stop={stop!r} is not up to 16 texts of 1 to 1000 characters"
+        assert problem == f"stop={shown(stop)} is not up to 16 texts of 1 to 1000 characters"
     for name in ("include_stop", "detokenize", "echo"):
         (problem,) = SamplingParams(**{name: 1}).problems()
         assert problem == f"{name}=1 is not true or false"
