@@ -6,7 +6,8 @@ from typing import Any
 
 from interlock.core.capabilities import FollowsGrammars
 from interlock.core.engine import Engine
-from interlock.core.request import GRAMMARS, Request
+from interlock.core.request import Request
+from interlock.core.sampling_params import GRAMMARS
 from interlock.core.workload import BadRequest
 
 Entries = Iterable[Request | BadRequest]
