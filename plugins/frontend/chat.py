@@ -152,8 +152,11 @@ def _chain(
     number: int, place: str, line: Mapping[str, Any], later: int, chat: Dialogue,
     defaults: SamplingParams,
 ) -> _Chain:  # fmt: skip
+    sampling = line_sampling(line, defaults)
+    if sampling.echo:
+        raise RequestError("echo=True: every prompt is the conversation so far; leave it out")
     fields = {
-        "sampling": line_sampling(line, defaults),
+        "sampling": sampling,
         "tenant": checked_field(line, "tenant", ""),
         "adapter": checked_field(line, "adapter", None),
         "priority": checked_field(line, "priority", 0),

@@ -130,6 +130,7 @@ def test_turns_after_one_without_an_answer_are_refused_with_its_reason(
         ({"messages": ["a"], "arrival_s": -1}, "arrival_s=-1 is not seconds >= 0"),
         ({"messages": ["a"], "tenant": 1}, "tenant=1 is not text"),
         (["\ud800"], "half a surrogate pair"),
+        ({"messages": ["a", "b"], "echo": True}, "echo=True: every prompt is the conversation"),
     ],
 )
 def test_a_line_that_is_no_conversation_fails_alone(context, chat, line, reason):
