@@ -143,10 +143,12 @@ class Leader(Executor):
     def __init__(self, executor: Executor, ranks: Ranks, strategy: ParallelStrategy) -> None:
         self.virtual = executor.virtual
         self._executor, self._ranks, self._strategy = executor, ranks, strategy
-        self._finished = True
+        self._finished, self._closed = True, False
 
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor. RankError when another rank ended or stopped answering."""
+        if self._closed:
+            raise RankError("the engine was closed, and the other ranks ended with it")
         self._finished = False
         self._ranks.from_first(_to_follow(plan))
         result = self._executor.execute(plan)
@@ -154,11 +156,12 @@ class Leader(Executor):
         return result
 
     def close(self) -> None:
-        """End the other ranks."""
+        """End the other ranks. May be repeated."""
         self._executor.close()
-        if self._finished:
+        if self._finished and not self._closed:
             with suppress(RankError):  # it ended before it was asked to
                 self._ranks.from_first(None)
+        self._closed = True
         self._strategy.close(self._finished)
 
 

@@ -62,7 +62,8 @@ class Worker(Watched):
             kind, text = self._told
             return (FOLLOWING if kind == "lost" else FIRST), f"failed: {text}"
         if status is not None and status < 0:
-            return FIRST, f"was killed by {signal.Signals(-status).name}"
+            names = {int(known): known.name for known in signal.Signals}  # not all have one
+            return FIRST, f"was killed by {names.get(-status, f'signal {-status}')}"
         if status:
             return LIKELY, f"ended with status {status}"
         return (LIKELY, "has been stopped (SIGSTOP)") if self.stopped() else None

@@ -22,6 +22,29 @@ from interlock.plugins.parallel.watch import Watch
 from interlock.plugins.parallel.worker import Hello
 
 
+class CPUThreads:
+    """Torch's threads in this process, of which there is one number for all its engines."""
+
+    def __init__(self) -> None:
+        self._usual, self._users = 0, 0
+
+    def divide(self, ranks: int) -> None:
+        """Use as many as each of so many ranks can have; `release` must follow."""
+        if self._users == 0:
+            self._usual = torch.get_num_threads()
+        self._users += 1
+        torch.set_num_threads(max(1, self._usual // ranks))
+
+    def release(self) -> None:
+        """After the last of those who divided them they are as they were before the first."""
+        self._users -= 1
+        if self._users == 0:
+            torch.set_num_threads(self._usual)
+
+
+THREADS = CPUThreads()
+
+
 class TensorParallel(ParallelStrategy):
     """`size` ranks, one process and device each."""
 
@@ -29,7 +52,7 @@ class TensorParallel(ParallelStrategy):
         self._size, self._launch = size, launch
         self._workers: Workers | None = None
         self._watch: Watch | None = None
-        self._usual_threads: int | None = None
+        self._threads: weakref.finalize[Any, Any] | None = None
         self._facts: dict[str, Any] = {"world_size": size}
 
     @property
@@ -54,8 +77,8 @@ class TensorParallel(ParallelStrategy):
         self._workers = workers = Workers(self._size)
         weakref.finalize(self, workers.close, 0)
         if not cuda:
-            self._usual_threads = torch.get_num_threads()
-            torch.set_num_threads(max(1, self._usual_threads // self._size))
+            THREADS.divide(self._size)
+            self._threads = weakref.finalize(self, THREADS.release)
         threads = torch.get_num_threads()
         store = TCPStore(LOOPBACK, 0, self._size, is_master=True, wait_for_workers=False)
         workers.greet(lambda rank: Hello(rank, self._size, store.port, cuda, threads))
@@ -72,9 +95,8 @@ class TensorParallel(ParallelStrategy):
         if self._workers is not None:
             self._workers.close(LEAVE_S if finished else 0)
             self._workers = None
-        if self._usual_threads is not None:
-            torch.set_num_threads(self._usual_threads)
-            self._usual_threads = None
+        if self._threads is not None:
+            self._threads()  # once, however often it is called
 
     def facts(self) -> dict[str, Any]:
         """World size, backend, and who started the ranks."""

@@ -11,13 +11,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import torch
 
 from interlock.core.assemble import assemble
 from interlock.core.errors import RankError
 from interlock.core.registry import build_registry, load_registry
 from interlock.core.testing.parallel_contract import children
 from interlock.core.testing.tiny import write_tiny_checkpoint
-from interlock.plugins.parallel.watch import STOPPED_S
+from interlock.plugins.parallel.processes import Worker
+from interlock.plugins.parallel.watch import FIRST, STOPPED_S
 
 SOON_S = 10.0
 ENDLESS = ["dtype=float64", "progress=false", "parallel=tensor", "cache.num_pages=64"]
@@ -153,6 +155,33 @@ def test_an_engine_that_nobody_holds_takes_its_ranks_with_it(model):
     del engine
     gc.collect()
     assert not set(workers) & children()
+
+
+def test_two_engines_leave_the_threads_as_they_were_and_a_closed_one_runs_no_more(model):
+    torch.set_num_threads(2)
+    try:
+        first, _ = started(model)
+        second, _ = started(model)
+        first.close()
+        assert torch.get_num_threads() == 1
+        assert second.step()
+        with pytest.raises(RankError, match="the engine was closed"):
+            first.step()
+        second.close()
+        second.close()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert not children()
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    worker = Worker(1)
+    os.kill(worker.pid, signal.SIGRTMIN + 1)
+    worker.process.wait(SOON_S)
+    assert worker.failure() == (FIRST, f"was killed by signal {signal.SIGRTMIN + 1}")
+    worker.end()
+    worker.release()
 
 
 SCRIPT = """
