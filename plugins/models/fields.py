@@ -111,6 +111,6 @@ def number_in(stated: Mapping[str, Any], key: str, default: float | None = None)
     """A number that may be absent or null where there is a default; ValueError otherwise."""
     value = stated.get(key)
     value = default if value is None else value
-    if type(value) not in (int, float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{key}={value!r} is not a number")
     return float(value)
