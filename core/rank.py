@@ -103,7 +103,8 @@ class Rank:
             self.dtype, self.device, self.ranks, self.adapters, self.config.numerics
         )
         weights = self.model.files.weights() if self.model.files else None
-        decoder = load_decoder(self.model, families, placement, weights)
+        model = replace(self.model, max_positions=self.max_len)  # no longer rotary tables than used
+        decoder = load_decoder(model, families, placement, weights)
         pages = self.pages(layout, weights.given_bytes if weights else 0)  # of what memory is left
         planes = Planes(layout, pages, self.config.cache.page_size, self.dtype, self.device)
         own = drafter if isinstance(drafter, FeatureDrafter) else None

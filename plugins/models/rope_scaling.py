@@ -165,10 +165,18 @@ def rotary_fraction(config: Mapping[str, Any]) -> float | None:
 
 
 def exact_positions(stated: int, ropes: Iterable[RopeScaling]) -> tuple[int, str]:
-    """How many positions can be served, and why no more if that is less than what is stated."""
+    """How many positions can be served, and why no more if that is less than what is stated.
+
+    Yarn serves its factor times the original length, also where max_position_embeddings still is
+    the original one, as Qwen's cards tell users to configure it.
+    """
+    ropes = list(ropes)
     limits = [(rope.original_positions, rope.limit) for rope in ropes if rope.limit is not None]
-    most, reason = min(limits, default=(stated, ""))
-    return (most, reason) if most <= stated else (stated, "")
+    if limits:
+        most, reason = min(limits)
+        return (most, reason) if most <= stated else (stated, "")
+    scaled = [round(r.original_positions * r.factor) for r in ropes if r.kind == "yarn"]
+    return max([stated, *scaled]), ""
 
 
 def _scaled(

@@ -136,3 +136,12 @@ def test_pages_of_a_request_aborted_in_flight_return_when_its_step_does(index):
     for index_of, record in records.items():
         expected = FinishReason.ABORT if index_of in aborted else FinishReason.LENGTH
         assert record.finish_reason is expected
+
+
+def test_rotary_tables_are_no_longer_than_a_request_can_be(model_of):
+    whole, short = build(model_of()), build(model_of(), max_model_len=40)
+    for engine, positions in ((whole, 512), (short, 40)):
+        tables = engine.executor._decoder.tables
+        assert {len(cos_PR) for cos_PR, _ in tables.values()} == {positions}
+    request = asking(0, 9, 31)
+    assert outputs(serve(short, request)) == outputs(serve(whole, request))

@@ -147,6 +147,15 @@ def test_a_scaling_that_depends_on_the_length_ends_at_the_original_length(
     assert (plain.max_positions, plain.limited_by) == (4096, "")
 
 
+def test_yarn_serves_its_factor_times_the_original_length() -> None:
+    """Qwen's cards leave max_position_embeddings at the original length."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    for stated, served in ((32768, 131072), (131072, 131072), (262144, 262144)):
+        config = {**LLAMA, "max_position_embeddings": stated, "rope_scaling": yarn}
+        described = LlamaFamily().describe(config, "m")
+        assert (described.max_positions, described.limited_by) == (served, "")
+
+
 def test_a_short_factor_for_each_rotated_pair_is_needed() -> None:
     config = LLAMA | {"rope_scaling": {**LONGROPE, "short_factor": [1.0] * 31}}
     with pytest.raises(CheckpointError, match="short_factor has 31 numbers, but 32 pairs"):
