@@ -65,7 +65,7 @@ def test_min_p_is_a_share_of_the_largest_probability():
 @pytest.mark.parametrize("k", [-1, 1.5, True])
 def test_a_top_k_that_is_no_count_is_refused_by_name(k):
     (problem,) = SamplingParams(top_k=k).problems()
-    assert problem == f"top_k={k!r} is not an integer >= 0 (0: off)"
+    assert problem == f"top_k={k!r} is not an integer from 0 to 2**63 - 1 (0: off)"
 
 
 @pytest.mark.parametrize("temperature", [math.nan, math.inf, -1.0])
