@@ -33,7 +33,8 @@ TEXTS = [
     "<|stop|>between<|stop|> <|stop|>",
     "symbols $+<=>^~| §!?…",
 ]
-ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+# Unassigned characters (Cn) are letters to some versions of the package regex, and to no other.
+ANY_TEXT = st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=40)
 LLAMA_CPP = (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]")
 
 
