@@ -1,11 +1,14 @@
-"""What penalties, masks and grammars cost a step: host and law, with and without them.
+"""What penalties, biases and masks cost a step: host and law, with and without them.
 
 python benchmarks/edited_laws.py --vocab 128000 --rows 32 --context 4000
 """
 
 import argparse
+import json
+import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -44,11 +47,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--context", type=int, default=4000, help="different tokens of a history")
     parser.add_argument("--drafts", type=int, default=0, help="candidates of each row")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     draft = Draft(tuple(range(args.drafts))) if args.drafts else NO_DRAFT
     nodes = args.rows * (1 + args.drafts)
     logits = torch.randn(nodes, args.vocab, generator=torch.Generator().manual_seed(0))
+    found_ms = []
     for temperature in (0.0, 0.8):
         for name, fields in KINDS.items():
             params = SamplingParams(temperature=temperature, **fields)
@@ -67,10 +72,19 @@ def main() -> None:
             def draw(params: SamplingParams = params, edits: dict[int, object] = edits) -> None:
                 SampledRows(logits, [params] * nodes, range(nodes), range(nodes), edits).sample()
 
+            host_ms, draw_ms = milliseconds(plan), milliseconds(draw)
+            found_ms.append([temperature, name, round(host_ms, 3), round(draw_ms, 2)])
             print(
-                f"temperature {temperature}, {name:12} host {milliseconds(plan):7.2f} ms a step, "
-                f"draw {milliseconds(draw):8.1f} ms a step"
+                f"temperature {temperature}, {name:12} host {host_ms:7.2f} ms a step, "
+                f"draw {draw_ms:8.1f} ms a step"
             )
+    if args.json:
+        report = {
+            "torch": torch.__version__, "python": platform.python_version(),
+            "vocab": args.vocab, "rows": args.rows, "context": args.context, "drafts": args.drafts,
+            "columns": ["temperature", "request", "host_ms", "draw_ms"], "steps": found_ms,
+        }  # fmt: skip
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

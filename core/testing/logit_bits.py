@@ -20,7 +20,6 @@ class LogitBits:
 
     def __init__(self, engine: Engine) -> None:
         self.rows: dict[Place, list[Tensor]] = {}
-        self.steps = 0
         self.shared_steps = 0
         """Steps with more than one request."""
         decoder: Any = engine.executor._decoder  # type: ignore[attr-defined]  # the torch executor's
@@ -36,7 +35,6 @@ class LogitBits:
 
     def _take(self, plan: StepPlan, result: StepResult) -> None:
         batch = plan.batch
-        self.steps += 1
         self.shared_steps += batch.num_rows > 1
         for r, request_id in enumerate(batch.request_ids):
             first, end = batch.row_offsets[r : r + 2].tolist()

@@ -20,6 +20,18 @@ from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.paged import PagedPlan
 
 
+def _written(
+    spec: AttentionSpec, inputs: AttentionInput, plan: PagedPlan | BlockPlan, table: int,
+    planes: Mapping[str, Tensor],
+) -> HeadsInput:  # fmt: skip
+    """The inputs, checked, with the new keys and values in their pages."""
+    assert isinstance(inputs, HeadsInput)
+    assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
+    plan.write(table, planes["k"], inputs.k_TKD)
+    plan.write(table, planes["v"], inputs.v_TKV)
+    return inputs
+
+
 class GqaAttention(AttentionBackend):
     """Form "heads" for any H that is a multiple of K (arXiv 2305.13245), with draft trees, windows,
     soft caps and sinks; layers with a cap or sinks run outside torch's fused kernel.
@@ -49,10 +61,7 @@ class GqaAttention(AttentionBackend):
     ) -> Tensor:
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, PagedPlan)
-        assert isinstance(inputs, HeadsInput)
-        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
-        plan.write(table, planes["k"], inputs.k_TKD)
-        plan.write(table, planes["v"], inputs.v_TKV)
+        inputs = _written(spec, inputs, plan, table, planes)
         q_THD = inputs.q_THD
         out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, spec.v_head_dim)
         for group in plan.groups(table, spec.window):
@@ -86,10 +95,7 @@ class InvariantGqaAttention(GqaAttention):
     ) -> Tensor:
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, BlockPlan)
-        assert isinstance(inputs, HeadsInput)
-        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
-        plan.write(table, planes["k"], inputs.k_TKD)
-        plan.write(table, planes["v"], inputs.v_TKV)
+        inputs = _written(spec, inputs, plan, table, planes)
         stored = [planes[name].flatten(0, 1) for name in ("k", "v")]
         out_THV = block_attention(spec, plan, table, inputs.q_THD, stored, inputs.sinks_H)
         return out_THV.to(inputs.q_THD.dtype)
