@@ -28,10 +28,12 @@ class TestGloo(RanksContract):
     """Process groups of threads: gloo connects them through the loopback all the same."""
 
     def on_ranks(self, size, work):
-        store, results = HashStore(), {}
+        store, results, joined = HashStore(), {}, []
 
         def run(rank):
-            results[rank] = work(join(store, rank, size, None, lambda: None))
+            ranks = join(store, rank, size, None, lambda: None)
+            joined.append(ranks)  # freeing a group closes its connections: only after all met
+            results[rank] = work(ranks)
 
         threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
         for thread in threads:
