@@ -43,6 +43,7 @@ from interlock.core.parallel import Placement
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
 from interlock.core.resolver import describe_models, resolve
+from interlock.driver.chat_template import chat_ids
 from interlock.driver.convert import convert
 from interlock.driver.manifest import device_entry
 from tests.models.paged_run import PagedRun, in_chunks
@@ -188,7 +189,7 @@ def equality(engine: Engine, model: Any, texts: Sequence[str] | None) -> dict[st
     """Logits, greedy tokens, nats per byte."""
     assert engine.codec is not None
     decoder, backend = our_parts()
-    chats = [engine.codec.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
+    chats = [chat_ids(engine.codec, [{"role": "user", "content": q}]) for q in QUESTIONS]
     differences = [
         (paged_logits(decoder, backend, ids) - their_logits(model, ids)).abs().max()
         for ids in chats

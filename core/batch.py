@@ -4,8 +4,9 @@ Prefill, chunked prefill, decode and verification are one kind of row: "run thes
 this request against its committed context". R rows, T tokens, P pages in a table row.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NewType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NewType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PageId = NewType("PageId", int)
 Ints = NDArray[np.int64]
+Seeds = NDArray[np.uint64]
 Pages = NDArray[np.int32]
 Words = NDArray[np.int32]
 """A mask of tokens: token t may come when bit t % 32 of word t // 32 is set."""
@@ -61,9 +63,10 @@ class Batch:
 
     Row r owns tokens row_offsets[r] .. row_offsets[r + 1]; its first token is entry `starts[r]` of
     the request, so entry starts[r] + j of the page table receives token j. `positions` differ from
-    entries only in draft trees. `drafts[r]` is the draft whose tokens end the row (the token before
-    them is the anchor). Row r wants logits for its last `logit_counts[r]` tokens: 0 for a chunk
-    that is not the last, 1 for prefill and decode, 1 + drafts for verification.
+    entries only in draft trees. `drafts` has, by row, the drafts whose tokens end the rows that
+    verify one (the token before them is the anchor). Row r wants logits for its last
+    `logit_counts[r]` tokens: 0 for a chunk that is not the last, 1 for prefill and decode,
+    1 + drafts for verification.
     `request_ids` are the engine's own, one a sample. `copies` run first, in order.
     `tables[t][slots[r]]` is the page list of row r in page table t; entries past the row's pages
     are unspecified. `adapters[r]` is the number of row r's adapter, -1 for none; empty: none has.
@@ -75,7 +78,7 @@ class Batch:
     row_offsets: Ints
     starts: Ints
     logit_counts: Ints
-    drafts: tuple[Draft, ...]
+    drafts: Mapping[int, Draft]
     slots: Ints
     tables: tuple[Pages, ...]
     page_size: int
@@ -87,64 +90,80 @@ class Batch:
         """Requests in this step."""
         return len(self.request_ids)
 
+    def draft(self, row: int) -> Draft:
+        """The draft that a row verifies; an empty one where it has none."""
+        return self.drafts.get(row, NO_DRAFT)
+
+    @property
+    def num_drafts(self) -> Ints:
+        """Candidates that each row verifies."""
+        return np.maximum(self.logit_counts - 1, 0)
+
     @property
     def num_tokens(self) -> int:
         """Tokens that the target runs in this step."""
         return int(self.row_offsets[-1])
 
 
-class RowSampling(NamedTuple):
-    """How one row's tokens are drawn: the request's parameters, seed and what may follow."""
-
-    params: SamplingParams
-    seed: int
-    draft_limit: int
-    """Candidates that a drafter may propose after this step."""
-    next_tokens: tuple[int, ...] = ()
-    """Known token after a chunk that is not the last of its prompt (drafters pair with it)."""
-    tokens_left: int = 0
-    """Tokens this request may still emit, this step included."""
-    edits: "NodeEdits | None" = None
-    """What changes the logits of its rows; None: nothing."""
-    scored: tuple[int, ...] = ()
-    """Prompt tokens that follow the row's first ones, one each, whose laws are asked for."""
-
-
 @dataclass(frozen=True)
 class StepPlan:
-    """What the executor is asked to run."""
+    """What the executor is asked to run: a batch, and how the tokens of its rows are drawn.
+
+    Columns have one entry a row: the request's parameters and seed, the tokens it may still emit
+    (this step included) and the candidates that a drafter may propose after this step. `params` is
+    the same object as in the step before while the rows are the same.
+
+    Mappings go by row and hold the rows that have something: `next_tokens` the known token after a
+    chunk that is not the last of its prompt (drafters pair with it), `edits` what changes the
+    row's logits, `scored` the prompt tokens after the row's first ones whose laws are asked for.
+    """
 
     step_id: int
     batch: Batch
-    sampling: tuple[RowSampling, ...]
     now_s: float
-
-
-@dataclass(slots=True)
-class RowResult:
-    """What one row gave.
-
-    `tokens` are the accepted drafts followed by one token of the target; empty for a chunk that is
-    not the last. `kept_path` lists the accepted candidates by index into the draft (ancestors
-    first). `draft` proposes the next step's candidates. `error` fails this request alone.
-    `prompt_logprobs` answers `RowSampling.scored`, one for each token.
-    """
-
-    tokens: tuple[int, ...] = ()
-    kept_path: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    draft: Draft = NO_DRAFT
-    error: str | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    params: tuple[SamplingParams, ...]
+    seeds: Seeds
+    tokens_left: Ints
+    draft_limits: Ints
+    next_tokens: Mapping[int, int] = field(default_factory=dict)
+    edits: Mapping[int, "NodeEdits"] = field(default_factory=dict)
+    scored: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class StepResult:
-    """Results in row order. `duration_s` is set by executors that run on a virtual clock."""
+    """What the rows gave.
+
+    Row r gave tokens[token_offsets[r]] .. tokens[token_offsets[r + 1] - 1]: the accepted drafts
+    followed by one token of the target; none for a chunk that is not the last, or with an error.
+
+    Mappings go by row and hold the rows that have something: `kept_paths` lists the accepted
+    candidates by index into the draft (ancestors first), `drafts` proposes the next step's
+    candidates, `errors` fails this request alone, `logprobs` has one entry a token, and
+    `prompt_logprobs` one for each token of `StepPlan.scored`.
+    `duration_s` is set by executors that run on a virtual clock.
+    """
 
     step_id: int
-    rows: list[RowResult]
+    tokens: Ints
+    token_offsets: Ints
+    kept_paths: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    drafts: dict[int, Draft] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     duration_s: float | None = None
+
+    @classmethod
+    def of_rows(cls, step_id: int, tokens: Sequence[Sequence[int]]) -> "StepResult":
+        """A result with these tokens for each row, and nothing else yet."""
+        ends = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+        return cls(step_id, np.array([t for row in tokens for t in row], dtype=np.int64), ends)
+
+    def tokens_of(self, row: int) -> tuple[int, ...]:
+        """The tokens that one row gave."""
+        first, end = self.token_offsets[row : row + 2]
+        return tuple(self.tokens[first:end].tolist())
 
 
 @dataclass(frozen=True)

@@ -148,11 +148,9 @@ class Engine:
         self.core.complete(result, end_s)
         for observe in self._observers:
             observe(plan, result)
-        lengths = (plan.batch.row_offsets[1:] - plan.batch.row_offsets[:-1]).tolist()
-        rows = tuple(
-            (index, length - len(draft.tokens), len(draft.tokens))
-            for index, length, draft in zip(indices, lengths, plan.batch.drafts, strict=True)
-        )
+        drafted = plan.batch.num_drafts
+        tokens = np.diff(plan.batch.row_offsets) - drafted
+        rows = tuple(zip(indices, tokens.tolist(), drafted.tolist(), strict=True))
         self.decisions.append(StepDecision(plan.step_id, plan.now_s, end_s, rows))
 
     def outputs(self) -> Iterator[RequestOutput]:

@@ -7,9 +7,9 @@ completions arrive in plan order.
 from collections import deque
 from collections.abc import Callable
 
-from interlock.core.batch import NO_DRAFT, RowResult, StepPlan, StepResult
+from interlock.core.batch import NO_DRAFT, StepPlan, StepResult
 from interlock.core.bookkeeping import book_pass, book_prompt, book_row
-from interlock.core.errors import ContractError, RequestError
+from interlock.core.errors import RequestError
 from interlock.core.growth import end_text, extend, finish_reason
 from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import KVCache
@@ -26,7 +26,7 @@ from interlock.core.request import (
     Status,
 )
 from interlock.core.samples import SampleGroup, with_laws
-from interlock.core.step_plan import check_draft, check_tokens, make_batch, row_sampling
+from interlock.core.step_plan import check_draft, check_result, check_tokens, make_batch, make_plan
 from interlock.core.streams import sample_seed
 from interlock.core.token_sequence import TokenSequence
 
@@ -161,12 +161,8 @@ class EngineCore:
             return None
         for row in rows:
             check_draft(row.draft, self.intake.vocab_size, self.drafts.name)
-        plan = StepPlan(
-            step_id=self._next_step,
-            batch=make_batch(rows, self.cache.tables, self.cache.page_size),
-            sampling=tuple(row_sampling(row) for row in rows),
-            now_s=now_s,
-        )
+        batch = make_batch(rows, self.cache.tables, self.cache.page_size)
+        plan = make_plan(self._next_step, rows, batch, now_s)
         self._next_step += 1
         for row in rows:
             row.live.in_flight = True
@@ -184,19 +180,11 @@ class EngineCore:
             ContractError: a component broke its contract; the message names it.
         """
         plan, rows = self._flights.popleft()
-        if result.step_id != plan.step_id or len(result.rows) != len(rows):
-            raise ContractError(
-                f"{self._executor} answered step {result.step_id} with {len(result.rows)} rows; "
-                f"step {plan.step_id} has {len(rows)}"
-            )
-        for asked, row_result in zip(plan.sampling, result.rows, strict=True):
-            given, wanted = len(row_result.prompt_logprobs), len(asked.scored)
-            if given != wanted and row_result.error is None:
-                raise ContractError(f"{self._executor} scored {given} of {wanted} prompt tokens")
+        check_result(plan, result, self._executor)
         held_pages = self.cache.pools[0].held
-        for row, row_result in zip(rows, result.rows, strict=True):
+        for r, row in enumerate(rows):
             row.live.in_flight = False
-            self._commit_row(row, row_result, now_s)
+            self._commit_row(r, row, result, now_s)
         self.cache.check()
         self.ledger.end_step(
             tokens_run=plan.batch.num_tokens,
@@ -209,26 +197,26 @@ class EngineCore:
             end_s=now_s,
         )
 
-    def _commit_row(self, row: PlannedRow, result: RowResult, now_s: float) -> None:
+    def _commit_row(self, r: int, row: PlannedRow, result: StepResult, now_s: float) -> None:
         live = row.live
         is_pass = book_row(row, self.ledger)
         if live.ended:  # aborted while in flight
             self.queues.leave(live, now_s)
             del self._live[live.id]
             return
-        if result.error is not None:
-            self._fail_row(row, result.error, now_s)
+        if r in result.errors:
+            self._fail_row(row, result.errors[r], now_s)
             return
         live.draftless = False
         if live.scores_prompt:
-            book_prompt(row, result.prompt_logprobs)
-        emitted = self._emit(row, result, now_s) if row.samples else 0
-        accepted = min(len(result.kept_path), emitted)
+            book_prompt(row, result.prompt_logprobs.get(r, ()))
+        emitted = self._emit(r, row, result, now_s) if row.samples else 0
+        accepted = min(len(result.kept_paths.get(r, ())), emitted)
         if is_pass:
             book_pass(row, accepted, emitted, self.ledger)
         live.computed = row.start + row.tokens + accepted
         live.high_water = max(live.high_water, live.computed)
-        live.draft = result.draft if row.draft_limit else NO_DRAFT
+        live.draft = result.drafts.get(r, NO_DRAFT) if row.draft_limit else NO_DRAFT
         assert live.holding is not None
         self.cache.index_computed(live.holding, live.computed, now_s)
         self._release(live.group)
@@ -251,10 +239,11 @@ class EngineCore:
         live.draft, live.draftless = NO_DRAFT, True
         self.cache.truncate(live.holding, live.computed)
 
-    def _emit(self, row: PlannedRow, result: RowResult, now_s: float) -> int:
+    def _emit(self, r: int, row: PlannedRow, result: StepResult, now_s: float) -> int:
         """Give out a row's tokens up to the first that ends the request; returns how many."""
-        check_tokens(row.draft, result, self.intake.vocab_size, self._verifier)
-        tokens, text = extend(row.live, result, now_s)
+        given, path = result.tokens_of(r), result.kept_paths.get(r, ())
+        check_tokens(row.draft, given, path, self.intake.vocab_size, self._verifier)
+        tokens, text = extend(row.live, given, result.logprobs.get(r, ()), now_s)
         self.num_emitted += len(tokens)
         self._outputs += row.live.group.give(row.live.record, tokens, text)
         row.live.record.chunk_sizes.append(len(tokens))

@@ -1,16 +1,17 @@
 """How an output grows: the tokens of a step up to where it ends, their text, why it ended."""
 
-from interlock.core.batch import RowResult
 from interlock.core.live import Live
-from interlock.core.request import FinishReason
+from interlock.core.request import FinishReason, TokenLogprobs
 
 
-def extend(live: Live, result: RowResult, now_s: float) -> tuple[tuple[int, ...], str]:
+def extend(
+    live: Live, given: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...], now_s: float
+) -> tuple[tuple[int, ...], str]:
     """Add a row's tokens up to the first that ends the request.
 
     Those tokens, and the text that became final with them.
     """
-    tokens = result.tokens[: live.tokens_left]
+    tokens = given[: live.tokens_left]
     ends = [place for place, token in enumerate(tokens) if token in live.stop_ids]
     tokens, text = tokens[: ends[0] + 1 if ends else None], ""
     if live.text is not None:
@@ -20,7 +21,7 @@ def extend(live: Live, result: RowResult, now_s: float) -> tuple[tuple[int, ...]
     if live.edits is not None:
         live.edits.commit(tokens)
     live.record.output_token_ids.extend(tokens)
-    live.record.logprobs.extend(result.logprobs[: len(tokens)])
+    live.record.logprobs.extend(logprobs[: len(tokens)])
     live.record.chunk_times_s.append(now_s)
     return tokens, text
 

@@ -90,7 +90,7 @@ def attention_batch(batch: Batch, device: torch.device) -> AttentionBatch:
         page_size=batch.page_size,
         tree_masks={
             row: tree_mask(draft, int(batch.row_offsets[row + 1] - batch.row_offsets[row]), device)
-            for row, draft in enumerate(batch.drafts)
+            for row, draft in batch.drafts.items()
             if draft.parents is not None
         },
         device=device,

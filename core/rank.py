@@ -187,13 +187,13 @@ def _to_follow(plan: StepPlan) -> StepPlan:
     """The plan with no more of the page tables than its rows use, and nothing about sampling."""
     batch = plan.batch
     ends = batch.starts + np.diff(batch.row_offsets)
-    reach = max(int(end) + s.draft_limit for end, s in zip(ends, plan.sampling, strict=True))
+    reach = int((ends + plan.draft_limits).max())
     pages = max(1, -(-reach // batch.page_size))
     tables = tuple(table[batch.slots, :pages] for table in batch.tables)
     slots = np.arange(batch.num_rows)
-    plain = SamplingParams()
     return replace(
         plan,
         batch=replace(batch, tables=tables, slots=slots),
-        sampling=tuple(row._replace(params=plain, edits=None) for row in plan.sampling),
+        params=(SamplingParams(),) * batch.num_rows,
+        edits={},
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from interlock.core.batch import Batch, Draft, Ints, Pages, RowResult, RowSampling
+from interlock.core.batch import Batch, Draft, Ints, Pages, StepPlan, StepResult
 from interlock.core.errors import ContractError
 from interlock.core.live import Live, PlannedRow
 
@@ -30,7 +30,7 @@ def make_batch(rows: Sequence[PlannedRow], tables: tuple[Pages, ...], page_size:
         logit_counts=np.array(
             [1 + len(row.draft.tokens) if row.samples else 0 for row in rows], dtype=np.int64
         ),
-        drafts=tuple(row.draft for row in rows),
+        drafts={r: row.draft for r, row in enumerate(rows) if row.draft.tokens},
         slots=np.array([_slot(row.live) for row in rows], dtype=np.int64),
         tables=tables,
         page_size=page_size,
@@ -39,23 +39,37 @@ def make_batch(rows: Sequence[PlannedRow], tables: tuple[Pages, ...], page_size:
     )
 
 
-def row_sampling(row: PlannedRow) -> RowSampling:
-    """How the row's tokens are drawn, and what may follow them."""
-    live = row.live
-    end = row.start + row.tokens
-    scored: Sequence[int] = ()
-    if live.scores_prompt:
-        scored = live.sequence.slice(row.start + 1, min(end + 1, live.sequence.num_prompt)).tolist()
-    following = () if row.samples else (int(live.sequence.slice(end, end + 1)[0]),)
-    return RowSampling(
-        params=live.request.sampling,
-        seed=live.seed,
-        draft_limit=row.draft_limit,
-        next_tokens=following,
-        tokens_left=live.tokens_left,
-        edits=live.edits.at(row.draft) if live.edits and row.samples else None,
-        scored=tuple(scored),
+def make_plan(step_id: int, rows: Sequence[PlannedRow], batch: Batch, now_s: float) -> StepPlan:
+    """The plan that runs these rows."""
+    lives = [row.live for row in rows]
+    edits = {
+        r: row.live.edits.at(row.draft)
+        for r, row in enumerate(rows)
+        if row.live.edits and row.samples
+    }
+    return StepPlan(
+        step_id=step_id,
+        batch=batch,
+        now_s=now_s,
+        params=tuple(live.request.sampling for live in lives),
+        seeds=np.array([live.seed for live in lives], dtype=np.uint64),
+        tokens_left=np.array([live.tokens_left for live in lives], dtype=np.int64),
+        draft_limits=np.array([row.draft_limit for row in rows], dtype=np.int64),
+        next_tokens={r: _next_token(row) for r, row in enumerate(rows) if not row.samples},
+        edits={r: edit for r, edit in edits.items() if edit is not None},
+        scored={r: _scored(row) for r, row in enumerate(rows) if row.live.scores_prompt},
     )
+
+
+def _next_token(row: PlannedRow) -> int:
+    end = row.start + row.tokens
+    return int(row.live.sequence.slice(end, end + 1)[0])
+
+
+def _scored(row: PlannedRow) -> tuple[int, ...]:
+    sequence = row.live.sequence
+    end = min(row.start + row.tokens + 1, sequence.num_prompt)
+    return tuple(sequence.slice(row.start + 1, end).tolist())
 
 
 def check_draft(draft: Draft, vocab_size: int, drafter: str) -> None:
@@ -69,21 +83,34 @@ def check_draft(draft: Draft, vocab_size: int, drafter: str) -> None:
         raise ContractError(f"{drafter} proposed {draft}, which is no draft")
 
 
-def check_tokens(draft: Draft, result: RowResult, vocab_size: int, verifier: str) -> None:
+def check_result(plan: StepPlan, result: StepResult, executor: str) -> None:
+    """Raise ContractError, naming the executor, unless this answers every row of the plan."""
+    rows = len(result.token_offsets) - 1
+    if result.step_id != plan.step_id or rows != plan.batch.num_rows:
+        raise ContractError(
+            f"{executor} answered step {result.step_id} with {rows} rows; "
+            f"step {plan.step_id} has {plan.batch.num_rows}"
+        )
+    for r, wanted in plan.scored.items():
+        given = len(result.prompt_logprobs.get(r, ()))
+        if given != len(wanted) and r not in result.errors:
+            raise ContractError(f"{executor} scored {given} of {len(wanted)} prompt tokens")
+
+
+def check_tokens(
+    draft: Draft, tokens: Sequence[int], path: Sequence[int], vocab_size: int, verifier: str
+) -> None:
     """Raise ContractError, naming the verifier, unless the tokens are a path and one token more."""
-    path = result.kept_path
     parents = draft.parents or tuple(range(-1, len(draft.tokens) - 1))
     expected = -1
-    sound = len(result.tokens) == len(path) + 1
+    sound = len(tokens) == len(path) + 1
     for place, node in enumerate(path):
         sound = sound and 0 <= node < len(draft.tokens) and parents[node] == expected
-        sound = sound and draft.tokens[node] == result.tokens[place]
+        sound = sound and draft.tokens[node] == tokens[place]
         expected = node
-    sound = sound and all(0 <= t < vocab_size for t in result.tokens)
+    sound = sound and all(0 <= t < vocab_size for t in tokens)
     if not sound:
-        raise ContractError(
-            f"{verifier} gave tokens {result.tokens} along {path} for the draft {draft}"
-        )
+        raise ContractError(f"{verifier} gave tokens {tokens} along {path} for the draft {draft}")
 
 
 def _adapters(rows: Sequence[PlannedRow]) -> tuple[int, ...]:

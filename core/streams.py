@@ -12,6 +12,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+Words = NDArray[np.uint64] | NDArray[np.int64]
+
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
@@ -70,14 +72,17 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
 
 
 def uniforms(
-    seeds: Sequence[int], positions: Sequence[int], purpose: Purpose, sample: int = 0
+    seeds: Sequence[int] | Words,
+    positions: Sequence[int] | Words,
+    purpose: Purpose,
+    sample: int = 0,
 ) -> NDArray[np.float64]:
     """`uniform` of each (seed, position) pair, bit for bit the same numbers."""
-    if len(seeds) <= _FEW:
-        pairs = zip(seeds, positions, strict=True)
+    seed_N = np.asarray(seeds, dtype=np.uint64)
+    position_N = np.asarray(positions, dtype=np.uint64)
+    if len(seed_N) <= _FEW:
+        pairs = zip(seed_N.tolist(), position_N.tolist(), strict=True)
         return np.array([uniform(seed, at, purpose, sample) for seed, at in pairs], np.float64)
-    seed_N = np.array(seeds, dtype=np.uint64)
-    position_N = np.array(positions, dtype=np.uint64)
     word, half = np.uint64(_WORD), np.uint64(32)
     multipliers = np.array(_MULTIPLIERS, dtype=np.uint64)[:, None]
     steps = np.array(_KEY_STEPS, dtype=np.uint64)[:, None]

@@ -1,14 +1,13 @@
-"""Text to token ids and back, and chat templates, from a model's tokenizer files."""
+"""Text to token ids and back, from a model's tokenizer files."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from interlock.core.errors import CheckpointError, ConfigError
+from interlock.core.errors import CheckpointError
 from interlock.core.model_files import HuggingFaceDirectory, ModelFiles
 
 REPLACEMENT = "\ufffd"  # what the tokenizer writes for bytes that are no UTF-8 (yet)
@@ -16,16 +15,13 @@ CONTEXT_TOKENS = 8
 MOST_HELD = 16
 """Tokens that a window holds back at most: no character has more bytes than four."""
 SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token")
-Messages = Sequence[Mapping[str, Any]]
 
 
-def load_codec(
-    model: ModelFiles | Path, now: Callable[[], datetime] = datetime.now
-) -> "TextCodec | None":
+def load_codec(model: ModelFiles | Path) -> "TextCodec | None":
     """The codec of a model; None without a tokenizer.json (then: token ids only).
 
-    A path is that of a Hugging Face directory. `now` is what chat templates that print a date
-    read. Raises CheckpointError that names the file when one is malformed.
+    A path is that of a Hugging Face directory. Raises CheckpointError that names the file when one
+    is malformed.
     """
     files = HuggingFaceDirectory(model) if isinstance(model, Path) else model
     text = files.text("tokenizer.json")
@@ -43,19 +39,17 @@ def load_codec(
         tokenizer,
         {key: text for key, text in special.items() if text is not None},
         _chat_template(files, config),
-        now,
     )
 
 
 class TextCodec:
-    """Encodes, decodes and renders chats as the Hugging Face tokenizer of the directory does."""
+    """Encodes and decodes as the Hugging Face tokenizer of the directory does.
+
+    `chat_template` and `special_tokens` are what chats are rendered with.
+    """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        special_tokens: Mapping[str, str],
-        chat_template: str | None,
-        now: Callable[[], datetime] = datetime.now,
+        self, tokenizer: Tokenizer, special_tokens: Mapping[str, str], chat_template: str | None
     ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -65,8 +59,7 @@ class TextCodec:
         ]
         tokenizer.add_special_tokens(known)
         self._tokenizer = tokenizer
-        self._special_tokens = dict(special_tokens)
-        self._now = now
+        self.special_tokens = dict(special_tokens)
         self.chat_template = chat_template
 
     @property
@@ -101,35 +94,6 @@ class TextCodec:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of these ids; bytes that are no UTF-8 read as U+FFFD."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
-
-    def apply_chat_template(self, messages: Messages, add_generation_prompt: bool = True) -> str:
-        """The messages as one prompt, up to where the assistant's answer begins.
-
-        Raises ConfigError without a template, or with what the template itself refuses.
-        """
-        if self.chat_template is None:
-            raise ConfigError("this model has no chat template; give prompts as plain text")
-        from interlock.core.chat_template import render_chat
-
-        try:
-            return render_chat(
-                self.chat_template,
-                self._now,
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._special_tokens,
-            )
-        except Exception as error:  # a template is a program of the model's: anything can come
-            raise ConfigError(
-                f"the model's chat template refuses these messages: {error}"
-            ) from None
-
-    def encode_chat(self, messages: Messages, add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of the rendered messages."""
-        text = self.apply_chat_template(messages, add_generation_prompt)
-        return self.encode(text, add_special_tokens=False)
 
     def detokenizer(self, after: Sequence[int] = ()) -> "Detokenizer":
         """A fresh incremental decoder of what comes after these ids."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from interlock.core.text import TextCodec
+from interlock.driver.chat_template import chat_ids, chat_text
 
 MARK = "\ue000"
 """A private character that stands for an answer while the template is rendered around it."""
@@ -45,7 +46,7 @@ class Conversation:
         """
         del self.messages[self._answered :]
         asked = [dict(message) for message in messages]
-        prompt = tuple(self._codec.encode_chat([*self.messages, *asked]))
+        prompt = tuple(chat_ids(self._codec, [*self.messages, *asked]))
         rest = None if prompt[: len(self._ids)] == self._ids else self._rest(asked)
         self._prompt = prompt if rest is None else rest
         self.kept = self._prompt != prompt
@@ -77,7 +78,7 @@ class Conversation:
     def _rest(self, asked: Sequence[Mapping[str, str]]) -> tuple[int, ...] | None:
         """The kept ids, then those of what the template puts after an answer; None if unknown."""
         marked = {**self.messages[-1], "content": MARK}
-        rendered = self._codec.apply_chat_template([*self.messages[:-1], marked, *asked])
+        rendered = chat_text(self._codec, [*self.messages[:-1], marked, *asked])
         if rendered.count(MARK) != 1:
             return None
         ids, after = self._ids, rendered.partition(MARK)[2]

@@ -22,6 +22,7 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
+from interlock.driver.chat_template import chat_ids
 from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 from interlock.driver.manifest import manifest
@@ -92,7 +93,7 @@ def make_entries(config: EngineConfig, engine: Engine, workload: Workload | None
         sampling=config.sampling,
         seed=config.seed,
         encode=codec.encode if codec else None,
-        apply_chat_template=codec.encode_chat if codec else None,
+        apply_chat_template=partial(chat_ids, codec) if codec else None,
         conversation=partial(Conversation, codec) if codec and codec.chat_template else None,
     )
     entries = workload.requests(context)

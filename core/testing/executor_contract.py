@@ -48,23 +48,25 @@ class ExecutorContract:
     def test_an_answer_has_the_step_and_a_row_for_each_row(self) -> None:
         for plan, result in self.served()[1]:
             assert result.step_id == plan.step_id
-            assert len(result.rows) == plan.batch.num_rows
+            assert len(result.token_offsets) == plan.batch.num_rows + 1
+            assert (result.token_offsets[0], result.token_offsets[-1]) == (0, len(result.tokens))
 
     def test_only_rows_that_want_logits_give_tokens(self) -> None:
         chunked = 0
         for plan, result in self.served()[1]:
-            for wanted, row in zip(plan.batch.logit_counts.tolist(), result.rows, strict=True):
-                assert row.error is None
-                assert (len(row.tokens) > 0) == (wanted > 0)
-                assert len(row.tokens) == len(row.kept_path) + (wanted > 0)
-                assert len(row.tokens) <= max(wanted, 0)
+            assert not result.errors
+            for r, wanted in enumerate(plan.batch.logit_counts.tolist()):
+                tokens, path = result.tokens_of(r), result.kept_paths.get(r, ())
+                assert (len(tokens) > 0) == (wanted > 0)
+                assert len(tokens) == len(path) + (wanted > 0)
+                assert len(tokens) <= max(wanted, 0)
                 chunked += wanted == 0
         assert chunked, "no prompt was cut into chunks"
 
     def test_proposals_stay_within_the_limit(self) -> None:
         for plan, result in self.served()[1]:
-            for sampling, row in zip(plan.sampling, result.rows, strict=True):
-                assert len(row.draft.tokens) <= sampling.draft_limit
+            for r, draft in result.drafts.items():
+                assert len(draft.tokens) <= plan.draft_limits[r]
 
     def test_durations_are_given_exactly_on_a_virtual_clock(self) -> None:
         engine = self.engine()

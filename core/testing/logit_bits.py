@@ -38,10 +38,10 @@ class LogitBits:
         self.shared_steps += batch.num_rows > 1
         for r, request_id in enumerate(batch.request_ids):
             first, end = batch.row_offsets[r : r + 2].tolist()
-            lead = end - len(batch.drafts[r].tokens)
+            lead = end - len(batch.draft(r).tokens)
             for at in range(first, lead):
                 self._add((request_id, int(batch.positions[at])), at)
-            for depth, node in enumerate(result.rows[r].kept_path):
+            for depth, node in enumerate(result.kept_paths.get(r, ())):
                 self._add((request_id, int(batch.positions[lead - 1]) + 1 + depth), lead + node)
 
     def _add(self, place: Place, row: int) -> None:

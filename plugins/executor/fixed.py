@@ -1,10 +1,8 @@
 """The fixed-cost executor: the real scheduler and cache on a virtual clock, without a model."""
 
-from typing import NamedTuple
-
 import numpy as np
 
-from interlock.core.batch import NO_DRAFT, Draft, RowResult, RowSampling, StepPlan, StepResult
+from interlock.core.batch import Draft, Ints, Seeds, StepPlan, StepResult
 from interlock.core.component import BuildContext
 from interlock.core.executor import Executor
 from interlock.core.streams import Purpose, uniform, uniforms
@@ -28,56 +26,48 @@ class FixedExecutor(Executor):
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor. O(tokens emitted and proposed), in a few array operations."""
         batch, config = plan.batch, self._config
-        starts, offsets = batch.starts.tolist(), batch.row_offsets.tolist()
-        counts = batch.logit_counts.tolist()
-        made: list[_Row] = []
-        seeds: list[int] = []
-        positions: list[int] = []
-        for r, sampling in enumerate(plan.sampling):
-            if counts[r] == 0:
-                continue
-            position = starts[r] + offsets[r + 1] - offsets[r] - counts[r] + 1
-            row = self._row(sampling, r, position, drafted=counts[r] - 1)
-            made.append(row)
-            seeds += [sampling.seed] * (row.emitted + row.proposed)
-            positions += range(position, position + row.emitted + row.proposed)
-        rows = [RowResult() for _ in counts]
-        tokens = self._tokens(seeds, positions)
-        used = 0
-        for row in made:
-            last = used + row.emitted
-            rows[row.place] = RowResult(
-                tokens=tuple(tokens[used:last]),
-                kept_path=tuple(range(row.emitted - 1)),
-                draft=Draft(tuple(tokens[last : last + row.proposed]))
-                if row.proposed
-                else NO_DRAFT,
-            )
-            used = last + row.proposed
-        longest_draft = max((row.proposed for row in made), default=0)
-        ms = config.step_ms + config.token_ms * offsets[-1] + config.draft_ms * longest_draft
-        return StepResult(plan.step_id, rows, duration_s=ms / 1e3)
+        counts, ends = batch.logit_counts, batch.starts + np.diff(batch.row_offsets)
+        emitted = np.minimum(counts, 1)
+        for r, draft in batch.drafts.items():
+            first = int(ends[r]) - len(draft.tokens)
+            emitted[r] += self._accepted(int(plan.seeds[r]), first, len(draft.tokens))
+        left = plan.tokens_left - emitted - 1
+        proposed = np.where(counts > 0, np.clip(plan.draft_limits, 0, np.maximum(left, 0)), 0)
+        made = emitted + proposed
+        offsets = _offsets(made)
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], made)
+        positions = np.repeat(ends - counts + 1, made) + places
+        tokens = self._tokens(np.repeat(plan.seeds, made), positions)
+        out = places < np.repeat(emitted, made)
+        ms = config.step_ms + config.token_ms * batch.num_tokens
+        return StepResult(
+            step_id=plan.step_id,
+            tokens=tokens[out],
+            token_offsets=_offsets(emitted),
+            kept_paths={r: tuple(range(int(emitted[r]) - 1)) for r in batch.drafts},
+            drafts={
+                r: Draft(tuple(tokens[offsets[r + 1] - proposed[r] : offsets[r + 1]].tolist()))
+                for r in np.flatnonzero(proposed).tolist()
+            },
+            duration_s=(ms + config.draft_ms * int(proposed.max())) / 1e3,
+        )
 
-    def _row(self, sampling: RowSampling, place: int, position: int, drafted: int) -> "_Row":
-        """How many tokens the row emits from `position` on, and how many it proposes after them."""
+    def _accepted(self, seed: int, position: int, drafted: int) -> int:
+        """How many of `drafted` candidates are kept, of which the first is at `position`."""
         accepted = 0
         while accepted < drafted and (
-            uniform(sampling.seed, position + accepted, Purpose.ACCEPT) < self._config.acceptance
+            uniform(seed, position + accepted, Purpose.ACCEPT) < self._config.acceptance
         ):
             accepted += 1
-        proposed = max(0, min(sampling.draft_limit, sampling.tokens_left - accepted - 2))
-        return _Row(place, accepted + 1, proposed)
+        return accepted
 
-    def _tokens(self, seeds: list[int], positions: list[int]) -> list[int]:
+    def _tokens(self, seeds: Seeds, positions: Ints) -> Ints:
         draws = uniforms(seeds, positions, Purpose.TARGET)
-        tokens: list[int] = self._allowed[(draws * len(self._allowed)).astype(np.int64)].tolist()
-        return tokens
+        return self._allowed[(draws * len(self._allowed)).astype(np.int64)]
 
 
-class _Row(NamedTuple):
-    place: int
-    emitted: int
-    proposed: int
+def _offsets(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 def build(config: FixedConfig, context: BuildContext) -> FixedExecutor:

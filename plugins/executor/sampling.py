@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interlock.core.logit_edits import NodeEdits
 from interlock.core.request import SamplingParams, TokenLogprobs
-from interlock.core.streams import Purpose, uniforms
+from interlock.core.streams import Purpose, Words, uniforms
 from interlock.core.verifier import TargetRows
 from interlock.plugins.executor.edited_logits import edited_rows
 
@@ -42,8 +42,8 @@ class SampledRows(TargetRows):
         self,
         logits_NV: Tensor,
         params: Sequence[SamplingParams],
-        seeds: Sequence[int],
-        positions: Sequence[int],
+        seeds: Sequence[int] | Words,
+        positions: Sequence[int] | Words,
         edits: Mapping[int, NodeEdits] | None = None,
     ) -> None:
         assert len(params) == len(seeds) == len(positions) == len(logits_NV)

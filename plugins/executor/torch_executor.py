@@ -4,6 +4,7 @@ Legend: T tokens of the step, N logits rows, E hidden size.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBackend
-from interlock.core.batch import Batch, RowResult, StepPlan, StepResult
+from interlock.core.batch import Batch, Ints, StepPlan, StepResult
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext, DraftRows
 from interlock.core.executor import Executor, ModelParts
@@ -51,95 +52,92 @@ class TorchExecutor(Executor):
         attend = make_attend(self._backend, view, self._planes)
         with self._adapters.selected(_adapter_of(batch, self._device)):
             features_TE = self._decoder.forward(tokens_T, view.positions_T, attend)
-        rows = self._verify(plan, features_TE)
-        self._score_prompts(plan, features_TE, rows)
-        self._compact_trees(batch, rows)
+        result = self._verify(plan, features_TE)
+        self._score_prompts(plan, features_TE, result)
+        self._compact_trees(batch, result)
         if self.drafter is not None:
-            self._draft(plan, features_TE, rows)
-        return StepResult(plan.step_id, rows)
+            self._draft(plan, features_TE, result)
+        return result
 
-    def _verify(self, plan: StepPlan, features_TE: Tensor) -> list[RowResult]:
+    def _verify(self, plan: StepPlan, features_TE: Tensor) -> StepResult:
         """Tokens for every row that wants logits, decided on rank 0."""
-        wanted = _wanted(plan)
-        results = [RowResult() for _ in range(plan.batch.num_rows)]
+        wanted = _wanted(plan.batch)
+        result = StepResult.of_rows(plan.step_id, [()] * plan.batch.num_rows)
         if not wanted.rows:
-            return results
-        features_NE = features_TE[torch.tensor(wanted.flat, device=self._device)]
+            return result
+        features_NE = features_TE[torch.from_numpy(wanted.flat).to(self._device)]
         logits_NV = self._decoder.logits(features_NE)
         if self._verifier is not None:
-            self._accept(self._verifier, plan, wanted, logits_NV, results)
+            result = self._accept(self._verifier, plan, wanted, logits_NV)
         if self._ranks.size == 1:
-            return results
+            return result
         mine = _bits(features_NE)
-        decided = [(r.tokens, r.kept_path, r.error) for r in results]
-        first, decided = self._ranks.from_first((mine, decided))
+        first, decided = self._ranks.from_first((mine, result))
         self._ranks.require_same(f"in step {plan.step_id} features of sum", mine, first)
-        if self._verifier is None:
-            return [RowResult(tokens, path, error=error) for tokens, path, error in decided]
-        return results
+        return result if self._verifier is not None else _followed(decided)
 
     def _accept(
-        self,
-        verifier: Verifier,
-        plan: StepPlan,
-        wanted: "_Wanted",
-        logits_NV: Tensor,
-        results: list[RowResult],
-    ) -> None:
-        """Fill in the results of the rows that want logits.
+        self, verifier: Verifier, plan: StepPlan, wanted: "_Wanted", logits_NV: Tensor
+    ) -> StepResult:
+        """What the rows that want logits give.
 
         Unusable logits fail a request only where they stand at its newest token: those of a
         rejected candidate matter to nobody, and an accepted one with them becomes the newest token
         of the next step, as without drafts.
         """
         batch = plan.batch
-        params = [plan.sampling[r].params for r in wanted.row_of]
-        seeds = [plan.sampling[r].seed for r in wanted.row_of]
-        positions = [int(batch.positions[t]) + 1 for t in wanted.flat]
+        params = [plan.params[r] for r in wanted.row_of]
         owned = zip(wanted.rows, wanted.first, strict=True)
-        edits = {first: found for r, first in owned if (found := plan.sampling[r].edits)}
+        edits = {first: plan.edits[r] for r, first in owned if r in plan.edits}
+        seeds, positions = plan.seeds[wanted.row_of], batch.positions[wanted.flat] + 1
         laws = SampledRows(logits_NV, params, seeds, positions, edits)
         bad = laws.bad_rows()
-        verdicts = verifier.accept([batch.drafts[r] for r in wanted.rows], laws)
+        verdicts = verifier.accept([batch.draft(r) for r in wanted.rows], laws)
+        given: list[tuple[int, ...]] = [()] * batch.num_rows
+        paths, errors, logprobs = {}, {}, {}
         for r, verdict, first in zip(wanted.rows, verdicts, wanted.first, strict=True):
-            drafted = batch.drafts[r].tokens
+            drafted = batch.draft(r).tokens
             nodes = [first, *(first + 1 + node for node in verdict.path)]
             tokens = [*(drafted[node] for node in verdict.path), verdict.token]
             sound = next((i for i, node in enumerate(nodes) if node in bad), len(nodes))
             if sound == 0:
-                results[r] = RowResult(error=bad[first])
+                errors[r] = bad[first]
                 continue
-            tokens, nodes = tokens[:sound], nodes[:sound]
-            results[r] = RowResult(tuple(tokens), verdict.path[: sound - 1])
+            given[r] = tuple(tokens[:sound])
+            if verdict.path:
+                paths[r] = verdict.path[: sound - 1]
             top = params[first].logprobs
             if top is not None:
-                results[r].logprobs = tuple(laws.token_logprobs(nodes, tokens, top))
+                logprobs[r] = laws.token_logprobs(nodes[:sound], given[r], top)
+        result = StepResult.of_rows(plan.step_id, given)
+        result.kept_paths, result.errors, result.logprobs = paths, errors, logprobs
+        return result
 
-    def _score_prompts(self, plan: StepPlan, features_TE: Tensor, results: list[RowResult]) -> None:
+    def _score_prompts(self, plan: StepPlan, features_TE: Tensor, result: StepResult) -> None:
         """Raw laws of the prompt tokens that are asked for, a few rows of logits at a time."""
-        for r, sampling in enumerate(plan.sampling):
+        for r, scored in plan.scored.items():
             begin, found = int(plan.batch.row_offsets[r]), list[TokenLogprobs]()
-            for first in range(0, len(sampling.scored), SCORED_ROWS):
-                tokens = sampling.scored[first : first + SCORED_ROWS]
+            for first in range(0, len(scored), SCORED_ROWS):
+                tokens = scored[first : first + SCORED_ROWS]
                 count = len(tokens)
                 at = begin + first
                 logits_NV = self._decoder.logits(features_TE[at : at + count])
-                laws = SampledRows(logits_NV, [sampling.params] * count, [0] * count, [0] * count)
+                laws = SampledRows(logits_NV, [plan.params[r]] * count, [0] * count, [0] * count)
                 if bad := laws.bad_rows():
-                    results[r] = RowResult(error=min(bad.items())[1])
+                    result.errors[r] = min(bad.items())[1]
                     break
-                top = sampling.params.prompt_logprobs or 0
+                top = plan.params[r].prompt_logprobs or 0
                 found += laws.token_logprobs(range(count), tokens, top)
-            results[r].prompt_logprobs = tuple(found)
+            result.prompt_logprobs[r] = tuple(found)
 
-    def _compact_trees(self, batch: Batch, rows: Sequence[RowResult]) -> None:
+    def _compact_trees(self, batch: Batch, result: StepResult) -> None:
         """Move the rows of accepted tree nodes to where the committed tokens belong."""
-        for r, result in enumerate(rows):
-            path = result.kept_path
-            if batch.drafts[r].parents is None or path == tuple(range(len(path))):
+        for r, path in result.kept_paths.items():
+            draft = batch.draft(r)
+            if draft.parents is None or path == tuple(range(len(path))):
                 continue
             length = int(batch.row_offsets[r + 1] - batch.row_offsets[r])
-            first = int(batch.starts[r]) + length - len(batch.drafts[r].tokens)
+            first = int(batch.starts[r]) + length - len(draft.tokens)
             for table, pages in enumerate(batch.tables):
                 self._planes.move_entries(
                     table,
@@ -148,7 +146,7 @@ class TorchExecutor(Executor):
                     [first + place for place in range(len(path))],
                 )
 
-    def _draft(self, plan: StepPlan, features_TE: Tensor, rows: list[RowResult]) -> None:
+    def _draft(self, plan: StepPlan, features_TE: Tensor, result: StepResult) -> None:
         """Let the drafter take in the committed rows and propose the next candidates."""
         assert self.drafter is not None
         batch = plan.batch
@@ -156,7 +154,7 @@ class TorchExecutor(Executor):
         following: list[int] = []
         offsets = [0]
         limits = []
-        for r, result in enumerate(rows):
+        for r in range(batch.num_rows):
             kept, limit = self._committed(plan, r, result, following)
             flat += kept
             offsets.append(len(flat))
@@ -175,29 +173,34 @@ class TorchExecutor(Executor):
         if self._ranks.size > 1:
             first = self._ranks.from_first(drafts)
             self._ranks.require_same(f"after step {plan.step_id} drafts", drafts, first)
-        for result, draft in zip(rows, drafts, strict=True):
-            result.draft = draft
+        result.drafts = {r: draft for r, draft in enumerate(drafts) if draft.tokens}
 
     def _committed(
-        self, plan: StepPlan, r: int, result: RowResult, following: list[int]
+        self, plan: StepPlan, r: int, result: StepResult, following: list[int]
     ) -> tuple[list[int], int]:
         """Flat indices of row r's committed tokens and its limit; adds their next tokens."""
         assert self.drafter is not None
-        batch, sampling = plan.batch, plan.sampling[r]
-        if result.error is not None:
+        batch, start = plan.batch, int(plan.batch.starts[r])
+        if r in result.errors:
             return [], 0
         begin, end = int(batch.row_offsets[r]), int(batch.row_offsets[r + 1])
-        lead = end - len(batch.drafts[r].tokens)
-        kept = [*range(begin, lead), *(lead + node for node in result.kept_path)]
-        after = result.tokens or sampling.next_tokens
-        known = [*batch.tokens[begin + 1 : lead].tolist(), *after]
-        limit = max(0, min(sampling.draft_limit, sampling.tokens_left - len(result.tokens) - 1))
+        lead = end - len(batch.draft(r).tokens)
+        kept = [*range(begin, lead), *(lead + node for node in result.kept_paths.get(r, ()))]
+        tokens = result.tokens_of(r)
+        known = [*batch.tokens[begin + 1 : lead].tolist(), *(tokens or (plan.next_tokens[r],))]
+        left = int(plan.tokens_left[r]) - len(tokens) - 1
+        limit = max(0, min(int(plan.draft_limits[r]), left))
         most = self.drafter.max_positions
-        if most is not None and int(batch.starts[r]) + len(kept) + limit > most:
+        if most is not None and start + len(kept) + limit > most:
             limit = 0
-            kept = kept[: max(0, most - int(batch.starts[r]))]
+            kept = kept[: max(0, most - start)]
         following += known[: len(kept)]
         return kept, limit
+
+
+def _followed(decided: StepResult) -> StepResult:
+    """Rank 0's decisions as another rank's own: what it still adds concerns itself alone."""
+    return replace(decided, errors=dict(decided.errors), prompt_logprobs={}, drafts={})
 
 
 def _adapter_of(batch: Batch, device: torch.device) -> Tensor | None:
@@ -215,26 +218,22 @@ def _bits(features_NE: Tensor) -> int:
 
 
 class _Wanted(NamedTuple):
+    """Rows that want logits; of each row of logits its token and its row of the batch."""
+
     rows: list[int]
-    flat: list[int]
-    row_of: list[int]
     first: list[int]
+    """Each row's first row of logits."""
+    flat: Ints
+    row_of: Ints
 
 
-def _wanted(plan: StepPlan) -> _Wanted:
-    """Which rows want logits, the flat tokens they come from, and each logits row's owner."""
-    rows: list[int] = []
-    flat: list[int] = []
-    row_of: list[int] = []
-    first: list[int] = []
-    ends = plan.batch.row_offsets[1:].tolist()
-    for r, count in enumerate(plan.batch.logit_counts.tolist()):
-        if count:
-            rows.append(r)
-            first.append(len(flat))
-            flat += range(ends[r] - count, ends[r])
-            row_of += [r] * count
-    return _Wanted(rows, flat, row_of, first)
+def _wanted(batch: Batch) -> _Wanted:
+    rows = np.flatnonzero(batch.logit_counts)
+    counts = batch.logit_counts[rows]
+    first = np.cumsum(counts) - counts
+    begins = batch.row_offsets[1:][rows] - counts
+    flat = np.arange(counts.sum()) + np.repeat(begins - first, counts)
+    return _Wanted(rows.tolist(), first.tolist(), flat, np.repeat(rows, counts))
 
 
 class _Context(DraftContext):

@@ -1,8 +1,10 @@
 """A component that breaks its contract stops the engine, and the message names its class."""
 
+import dataclasses
+
 import pytest
 
-from interlock.core.batch import Draft, RowResult, StepResult
+from interlock.core.batch import Draft, StepResult
 from interlock.core.drafter import TokenDrafter
 from interlock.core.request import RequestId
 from interlock.core.scheduler import AdmissionPolicy, Share
@@ -97,27 +99,27 @@ def test_a_verifier_is_named(model_of, broken):
 
 class WrongStep(FixedExecutor):
     def execute(self, plan):
-        result = super().execute(plan)
-        return StepResult(plan.step_id + 1, result.rows, result.duration_s)
+        return dataclasses.replace(super().execute(plan), step_id=plan.step_id + 1)
 
 
 class OneRowShort(FixedExecutor):
     def execute(self, plan):
         result = super().execute(plan)
-        return StepResult(plan.step_id, result.rows[:-1], result.duration_s)
+        return dataclasses.replace(result, token_offsets=result.token_offsets[:-1])
 
 
 class NoToken(FixedExecutor):
     def execute(self, plan):
         result = super().execute(plan)
-        return StepResult(plan.step_id, [RowResult() for _ in result.rows], result.duration_s)
+        nothing = StepResult.of_rows(plan.step_id, [()] * plan.batch.num_rows)
+        nothing.duration_s = result.duration_s
+        return nothing
 
 
 class OutsideTheVocabulary(FixedExecutor):
     def execute(self, plan):
         result = super().execute(plan)
-        for row in result.rows:
-            row.tokens = tuple(1 << 20 for _ in row.tokens)
+        result.tokens[:] = 1 << 20
         return result
 
 

@@ -9,6 +9,7 @@ import pytest
 from interlock.core.checkpoint import shipped_models
 from interlock.core.errors import ConfigError
 from interlock.core.text import TextCodec
+from interlock.driver.chat_template import chat_ids, chat_text
 from interlock.driver.conversation import Conversation
 from tests.engine.serving import asking, build, serve, solo
 from tests.engine.wordy import codec_of, with_words, wordy_tokenizer
@@ -41,13 +42,13 @@ def chat_of(template):
 def test_a_prompt_is_the_templates_while_its_ids_extend_what_was_seen():
     chat, codec = chat_of(ENDED)
     prompt = chat.ask(user("ab"))
-    assert list(prompt) == codec.encode_chat([user("ab")])
+    assert list(prompt) == chat_ids(codec, [user("ab")])
     answer = (*codec.encode("ca"), END)
     chat.answer(answer)
     assert chat.messages[-1] == {"role": "assistant", "content": "ca"}
     second = chat.ask(user("b"))
     assert second[: len(prompt) + len(answer)] == (*prompt, *answer)
-    assert list(second) == codec.encode_chat(chat.messages)
+    assert list(second) == chat_ids(codec, chat.messages)
     assert not chat.kept
 
 
@@ -61,11 +62,11 @@ def test_ids_that_their_text_would_not_give_are_kept():
     second = chat.ask(user("c"))
     assert second == (*prompt, one, END, *codec.encode("ccaa"[:2]), *codec.encode("a"))
     assert chat.kept
-    assert codec.decode(second, False) == codec.apply_chat_template(chat.messages)
+    assert codec.decode(second, False) == chat_text(codec, chat.messages)
     chat.answer((one, one, END))
     third = chat.ask(user("a"))
     assert third[: len(second)] == second
-    assert codec.decode(third, False) == codec.apply_chat_template(chat.messages)
+    assert codec.decode(third, False) == chat_text(codec, chat.messages)
 
 
 def test_an_end_token_that_the_template_does_not_write_is_dropped():
@@ -75,7 +76,7 @@ def test_an_end_token_that_the_template_does_not_write_is_dropped():
     second = chat.ask(user("b"))
     assert END not in second
     assert second[: len(prompt) + 2] == (*prompt, *codec.encode("ac"))
-    assert list(second) == codec.encode_chat(chat.messages)
+    assert list(second) == chat_ids(codec, chat.messages)
     assert not chat.kept
 
 
@@ -85,7 +86,7 @@ def test_an_answer_without_an_end_gets_what_the_template_puts_there():
     chat.answer(codec.encode("ac"))
     second = chat.ask(user("b"))
     assert second[: len(prompt) + 3] == (*prompt, *codec.encode("ac"), END)
-    assert list(second) == codec.encode_chat(chat.messages)
+    assert list(second) == chat_ids(codec, chat.messages)
 
 
 def test_a_template_that_rewrites_history_changes_nothing_that_was_seen():
@@ -95,7 +96,7 @@ def test_a_template_that_rewrites_history_changes_nothing_that_was_seen():
     chat.answer(answer)
     second = chat.ask(user("b"))
     assert chat.kept
-    assert codec.apply_chat_template(chat.messages) == "cbac" + "abab" + "c" + "cbbc" + "ac"
+    assert chat_text(codec, chat.messages) == "cbac" + "abab" + "c" + "cbbc" + "ac"
     assert second == (*prompt, *answer, *codec.encode("ccbbcac"))
 
 
@@ -108,7 +109,7 @@ def test_an_answer_cut_at_a_stop_string_keeps_the_tokens_within_it(cut):
     second = chat.ask(user("c"))
     kept = {0: (), 1: (), 2: (two,), 3: (two,), 4: (two,)}[cut]
     assert second[: len(prompt) + len(kept)] == (*prompt, *kept)
-    assert codec.decode(second, False) == codec.apply_chat_template(chat.messages)
+    assert codec.decode(second, False) == chat_text(codec, chat.messages)
     assert chat.messages[1]["content"] == "abcab"[:cut]
 
 
@@ -124,7 +125,7 @@ def test_an_answer_cut_within_a_character_drops_its_bytes():
 def test_a_question_without_an_answer_is_forgotten():
     chat, codec = chat_of(ENDED)
     chat.ask(user("abc"))
-    assert list(chat.ask(user("a"))) == codec.encode_chat([user("a")])
+    assert list(chat.ask(user("a"))) == chat_ids(codec, [user("a")])
     assert chat.messages == [user("a")]
 
 

@@ -136,7 +136,7 @@ def drafts_of(engine, request):
     engine_plan = engine.executor.execute
 
     def watching(plan):
-        found.extend(draft.tokens for draft in plan.batch.drafts if draft.tokens)
+        found.extend(draft.tokens for draft in plan.batch.drafts.values())
         return engine_plan(plan)
 
     engine.executor.execute = watching
@@ -218,9 +218,8 @@ def test_past_the_drafters_limit_decoding_goes_on_without_drafts(model_of, tmp_p
     execute = engine.executor.execute
 
     def watching(plan):
-        for draft, start in zip(plan.batch.drafts, plan.batch.starts.tolist(), strict=True):
-            if draft.tokens:
-                drafts.append(start + len(draft.tokens))
+        for row, draft in plan.batch.drafts.items():
+            drafts.append(int(plan.batch.starts[row]) + len(draft.tokens))
         return execute(plan)
 
     engine.executor.execute = watching

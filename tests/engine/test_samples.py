@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from interlock.core.batch import RowResult
 from interlock.core.capabilities import SharesPages
 from interlock.core.request import FinishReason, Status
 from interlock.core.streams import sample_seed
@@ -245,7 +244,7 @@ def test_a_bad_first_sample_lets_the_others_go_on():
     def failing(plan):
         result = execute(plan)
         if plan.step_id == 1:
-            result.rows[0] = RowResult(error="broken")
+            result.errors[0] = "broken"
         return result
 
     engine.executor.execute = failing
@@ -289,8 +288,8 @@ def test_equal_samples_are_chosen_by_index(model_of):
 
     def flat(plan):
         result = execute(plan)
-        for row in result.rows:
-            row.logprobs = tuple(dataclasses.replace(one, chosen=-1.0) for one in row.logprobs)
+        for row, found in result.logprobs.items():
+            result.logprobs[row] = tuple(dataclasses.replace(one, chosen=-1.0) for one in found)
         return result
 
     engine.executor.execute = flat
@@ -306,9 +305,10 @@ def test_the_choice_among_samples_of_the_same_tokens_does_not_hang_on_last_bits(
 
     def rounded(plan):
         result = execute(plan)
-        for number, row in zip(plan.batch.request_ids, result.rows, strict=True):
-            row.logprobs = tuple(
-                dataclasses.replace(one, chosen=one.chosen + 1e-15 * number) for one in row.logprobs
+        for row, found in result.logprobs.items():
+            number = plan.batch.request_ids[row]
+            result.logprobs[row] = tuple(
+                dataclasses.replace(one, chosen=one.chosen + 1e-15 * number) for one in found
             )
         return result
 

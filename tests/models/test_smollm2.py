@@ -11,6 +11,7 @@ from interlock.core.assemble import assemble
 from interlock.core.registry import load_registry
 from interlock.core.request import SamplingParams
 from interlock.driver import chat
+from interlock.driver.chat_template import chat_ids, chat_text
 from interlock.driver.conversation import Conversation
 from interlock.driver.manifest import model_entry
 from interlock.driver.weight_bytes import weight_bytes
@@ -31,7 +32,7 @@ def engine():
 
 
 def test_it_answers_a_question_in_words(engine):
-    prompt = engine.codec.encode_chat(QUESTION)
+    prompt = chat_ids(engine.codec, QUESTION)
     engine.submit(prompt, SamplingParams(max_tokens=24, temperature=0.0))
     *_, last = engine.outputs()
     assert last.finished.finish_reason.value == "stop"
@@ -47,7 +48,7 @@ def test_the_terminal_chat_answers_too(engine, monkeypatch, capsys):
 
 
 def test_a_chat_is_rendered_as_the_model_was_trained(engine):
-    assert engine.codec.apply_chat_template(QUESTION) == (
+    assert chat_text(engine.codec, QUESTION) == (
         "<|im_start|>system\n"
         "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"
@@ -98,5 +99,5 @@ def test_a_second_turn_extends_the_first_as_the_template_does_and_hits_its_pages
     assert "Rome" in chat.messages[-1]["content"]
     said = records[0].output_token_ids
     assert prompts[1][: len(prompts[0]) + len(said)] == (*prompts[0], *said)
-    assert list(prompts[1]) == engine.codec.encode_chat(chat.messages[:3])
+    assert list(prompts[1]) == chat_ids(engine.codec, chat.messages[:3])
     assert records[1].cached_tokens == (len(prompts[0]) + len(said) - 1) // 16 * 16

@@ -17,6 +17,7 @@ from interlock.core.checkpoint import shipped_models
 from interlock.core.errors import CheckpointError, ConfigError
 from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.text import TextCodec, load_codec
+from interlock.driver.chat_template import chat_ids, chat_text
 
 TEXTS = [
     "",
@@ -158,7 +159,7 @@ def test_chats_are_rendered_as_by_transformers(tmp_path: Path, template: Any) ->
         expected = theirs.apply_chat_template(
             MESSAGES, tokenize=False, add_generation_prompt=prompt
         )
-        assert ours.apply_chat_template(MESSAGES, prompt) == expected
+        assert chat_text(ours, MESSAGES, prompt) == expected
 
 
 def test_the_shipped_chat_template_is_rendered_as_by_transformers(directory: Path) -> None:
@@ -168,21 +169,21 @@ def test_the_shipped_chat_template_is_rendered_as_by_transformers(directory: Pat
         return
     expected = theirs.apply_chat_template(MESSAGES, add_generation_prompt=True)
     ids = expected["input_ids"] if hasattr(expected, "keys") else expected
-    assert ours.encode_chat(MESSAGES) == ids
+    assert chat_ids(ours, MESSAGES) == ids
 
 
 def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("from the file")
-    assert codec_of(tmp_path).apply_chat_template(MESSAGES) == "from the file"
+    assert chat_text(codec_of(tmp_path), MESSAGES) == "from the file"
 
 
 def test_templates_read_the_clock_that_they_are_given(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     set_template(tmp_path, "{{ strftime_now('%d %b %Y') }}")
-    codec = load_codec(tmp_path, now=lambda: datetime(2031, 2, 3))
+    codec = load_codec(tmp_path)
     assert codec is not None
-    assert codec.apply_chat_template(MESSAGES) == "03 Feb 2031"
+    assert chat_text(codec, MESSAGES, now=lambda: datetime(2031, 2, 3)) == "03 Feb 2031"
 
 
 @pytest.mark.parametrize(
@@ -199,13 +200,13 @@ def test_what_a_template_refuses_is_a_config_error(
     write_byte_tokenizer(tmp_path)
     set_template(tmp_path, template)
     with pytest.raises(ConfigError, match=reason):
-        codec_of(tmp_path).apply_chat_template(MESSAGES)
+        chat_text(codec_of(tmp_path), MESSAGES)
 
 
 def test_a_model_without_template_says_so(tmp_path: Path) -> None:
     word_tokenizer(tmp_path)
     with pytest.raises(ConfigError, match="no chat template"):
-        codec_of(tmp_path).apply_chat_template(MESSAGES)
+        chat_text(codec_of(tmp_path), MESSAGES)
 
 
 def test_a_directory_without_tokenizer_has_no_codec(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Renders a checkpoint's chat template in jinja2's sandbox: templates are untrusted code."""
+"""Chats as prompts: a checkpoint's template, rendered in jinja2's sandbox as untrusted code."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +9,43 @@ from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from interlock.core.errors import ConfigError
+from interlock.core.text import TextCodec
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def chat_text(
+    codec: TextCodec,
+    messages: Messages,
+    add_generation_prompt: bool = True,
+    now: Callable[[], datetime] = datetime.now,
+) -> str:
+    """The messages as one prompt, up to where the assistant's answer begins.
+
+    `now` is what templates that print a date read. Raises ConfigError without a template, or with
+    what the template itself refuses.
+    """
+    if codec.chat_template is None:
+        raise ConfigError("this model has no chat template; give prompts as plain text")
+    try:
+        return render_chat(
+            codec.chat_template,
+            now,
+            messages=[dict(message) for message in messages],
+            add_generation_prompt=add_generation_prompt,
+            tools=None,
+            documents=None,
+            **codec.special_tokens,
+        )
+    except Exception as error:  # a template is a program of the model's: anything can come
+        raise ConfigError(f"the model's chat template refuses these messages: {error}") from None
+
+
+def chat_ids(codec: TextCodec, messages: Messages) -> list[int]:
+    """Token ids of the rendered messages, which contain their special tokens."""
+    return codec.encode(chat_text(codec, messages), add_special_tokens=False)
 
 
 class _GenerationBlock(Extension):
