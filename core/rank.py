@@ -111,8 +111,10 @@ class Rank:
         drafting = self._draft_attention(backend, own)
         adapters, ranks = self.adapters, self.ranks
         parts = ModelParts(
-            decoder, backend, planes, verifier, own, drafting, self.device, adapters, ranks
-        )
+            decoder, backend, planes, verifier, own, drafting, self.device, adapters,
+            self.config.scheduler.max_requests, self.max_len,
+            drafter.num_drafts if drafter else 0, ranks,
+        )  # fmt: skip
         return parts, pages
 
     def _draft_attention(
@@ -155,6 +157,10 @@ class Leader(Executor):
         result = self._executor.execute(plan)
         self._finished = True
         return result
+
+    def facts(self) -> dict[str, Any]:
+        """See Executor."""
+        return self._executor.facts()
 
     def close(self) -> None:
         """End the other ranks. May be repeated."""
