@@ -188,7 +188,7 @@ class _Builder(Rank):
             name=type(drafter).__name__,
             num_drafts=drafter.num_drafts,
             lookback_tokens=drafter.lookback_tokens,
-            own_rows=bool(drafter.cache_groups()),
+            own_rows=bool(drafter.attention),
             host=drafter if isinstance(drafter, TokenDrafter) else None,
             max_positions=drafter.max_positions,
         )
@@ -202,11 +202,12 @@ class _Builder(Rank):
                 f"model {model.name!r} has no tokenizer.json; use stop_token_ids and decode the ids"
             )
             unsupported.setdefault(MakesText(), why)
+        stored = self.config.cache.dtype
         return Intake(
             vocab_size=model.vocab_size,
             max_model_len=self.max_len,
             eos_token_ids=model.eos_token_ids,
-            salt=f"model:{model.name}:{model.files and model.files.identity()}".encode(),
+            salt=f"model:{model.name}:{model.files and model.files.identity()}:{stored}".encode(),
             share_tenants=self.config.cache.share_tenants,
             adapters=self.adapters,
             unsupported=unsupported,

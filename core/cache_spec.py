@@ -23,6 +23,12 @@ class Plane:
     dtype: str | None = None
     shard_axis: int | None = None
 
+    def bytes(self, item_bytes: int) -> int:
+        """Of one token's row in one layer; `item_bytes` an element where there is no dtype."""
+        from interlock.core.planes import torch_dtype  # imports torch, which describing does not
+
+        return prod(self.shape) * (torch_dtype(self.dtype).itemsize if self.dtype else item_bytes)
+
 
 @dataclass(frozen=True)
 class Full:
@@ -77,7 +83,5 @@ class CacheLayout:
         raise KeyError(f"layer {layer} has no cache group")
 
     def bytes_per_token(self, item_bytes: int) -> int:
-        """Cache bytes of one token over all groups, for planes of `item_bytes` an element."""
-        return sum(
-            len(g.layers) * sum(prod(p.shape) for p in g.planes) * item_bytes for g in self.groups
-        )
+        """Cache bytes of one token over all groups; `item_bytes` an element without a dtype."""
+        return sum(len(g.layers) * p.bytes(item_bytes) for g in self.groups for p in g.planes)

@@ -40,13 +40,13 @@ class ServesTrees(Capability):
 
 
 @dataclass(frozen=True)
-class CapturesGraphs(Capability):
-    """On CUDA, attention of a decode or verification step can be captured and replayed."""
+class BatchInvariant(Capability):
+    """With numerics=batch_invariant, a row's attention depends on its tokens alone, bit for bit."""
 
 
 @dataclass(frozen=True)
-class BatchInvariant(Capability):
-    """With numerics=batch_invariant, a row's attention depends on its tokens alone, bit for bit."""
+class StoresFp8(Capability):
+    """With cache.dtype=fp8, rows are quantised as they are stored, and read back as stored."""
 
 
 @dataclass(frozen=True)

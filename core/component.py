@@ -37,6 +37,9 @@ class BuildContext:
     numerics: str = "fast"
     """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
 
+    cache_dtype: str = "auto"
+    """The setting `cache.dtype`: "auto", or "fp8" for what then must provide StoresFp8."""
+
     @property
     def batch_invariant(self) -> bool:
         """True if a row's bits must depend on its own tokens alone."""

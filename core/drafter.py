@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from interlock.core.batch import Draft, Ints
-from interlock.core.cache_spec import CacheGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from interlock.core.model import Attend, AttentionForm, Decoder
+    from interlock.core.model import Attend, AttentionSpec, Decoder
 
 
 class Drafter(ABC):
@@ -24,9 +23,9 @@ class Drafter(ABC):
     max_positions: int | None = None
     """Positions the drafter can handle; beyond them the request goes on without drafts."""
 
-    def cache_groups(self) -> tuple[CacheGroup, ...]:
-        """Groups of the drafter's own rows; they share page tables with the target's."""
-        return ()
+    attention: "tuple[AttentionSpec, ...]" = ()
+    """Layers of its own, numbered after the target's. An attention backend declares and keeps their
+    rows, which share page tables with the target's."""
 
 
 class TokenDrafter(Drafter):
@@ -78,9 +77,6 @@ class FeatureDrafter(Drafter):
     The executor calls it after each verification with the rows that were committed, so its rows
     are always built from true features; rows beyond them are speculative and overwritten.
     """
-
-    form: "AttentionForm" = "heads"
-    """The attention form of the drafter's own layers."""
 
     @abstractmethod
     def propose(self, rows: DraftRows, context: DraftContext) -> list[Draft]:

@@ -11,6 +11,7 @@ from interlock.core.capabilities import (
     ServesSoftCaps,
     ServesWindows,
     SplitsSums,
+    StoresFp8,
 )
 from interlock.core.model import ModelDescription
 
@@ -55,6 +56,21 @@ def numerics_requirement(composition: Composition) -> str | None:
             "many tokens a step has, and with it the bits of a row"
         )
     return None
+
+
+def cache_dtype_requirement(composition: Composition) -> str | None:
+    """Rows in fp8 need an attention backend that quantises them; in a simulation there are none."""
+    if composition.settings.get("cache.dtype") != "fp8":
+        return None
+    if not composition.has(RunsModel()):
+        return f"executor={composition.chosen['executor'][0]} stores no rows that could be in fp8"
+    if not composition.has(StoresFp8()):
+        return f"attention={composition.chosen['attention'][0]} stores no fp8; or cache.dtype=auto"
+    return None
+
+
+SETTINGS = {"numerics": numerics_requirement, "cache.dtype": cache_dtype_requirement}
+"""Setting -> what one of its values requires."""
 
 
 def _served(model: ModelDescription, capability: Capability, what: str) -> Requirement:

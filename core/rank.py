@@ -13,13 +13,13 @@ from interlock.core.allocator import KVAllocator
 from interlock.core.attention import AttentionBackend
 from interlock.core.batch import StepPlan, StepResult
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import ServesAttention
+from interlock.core.capabilities import Capability, ServesAttention, StoresFp8
 from interlock.core.checkpoint import load_decoder
 from interlock.core.component import BuildContext
 from interlock.core.drafter import Drafter, FeatureDrafter
 from interlock.core.errors import ConfigError, RankError
 from interlock.core.executor import Executor, ModelParts
-from interlock.core.model import AttentionForm, ModelDescription
+from interlock.core.model import AttentionSpec, ModelDescription
 from interlock.core.parallel import ParallelStrategy, Placement, Ranks
 from interlock.core.planes import Planes, torch_dtype
 from interlock.core.pool_size import pool_sizes
@@ -62,6 +62,7 @@ class Rank:
             page_size=config.cache.page_size,
             seed=config.seed,
             numerics=config.numerics,
+            cache_dtype=config.cache.dtype,
         )
 
     def build(self, seam: str, context: BuildContext | None = None) -> Any:
@@ -96,8 +97,10 @@ class Rank:
         """Decoder, attention and planes, and the pages of each table. Reads the weights."""
         backend: AttentionBackend = self.build("attention")
         local = tuple(spec.on(self.ranks) for spec in self.model.attention)
-        groups = backend.cache_groups(local, 0) + (drafter.cache_groups() if drafter else ())
-        layout = CacheLayout.of(groups)
+        layers = drafter.attention if drafter else ()
+        drafting = self._draft_attention(backend, layers)
+        own_groups = drafting.cache_groups(layers, self.model.num_layers)
+        layout = CacheLayout.of(backend.cache_groups(local, 0) + own_groups)
         families = list(self.registry.families.values())
         placement = Placement(
             self.dtype, self.device, self.ranks, self.adapters, self.config.numerics
@@ -108,36 +111,34 @@ class Rank:
         pages = self.pages(layout, weights.given_bytes if weights else 0)  # of what memory is left
         planes = Planes(layout, pages, self.config.cache.page_size, self.dtype, self.device)
         own = drafter if isinstance(drafter, FeatureDrafter) else None
-        drafting = self._draft_attention(backend, own)
         adapters, ranks = self.adapters, self.ranks
         parts = ModelParts(
-            decoder, backend, planes, verifier, own, drafting, self.device, adapters,
-            self.config.scheduler.max_requests, self.max_len,
-            drafter.num_drafts if drafter else 0, ranks,
-        )  # fmt: skip
+            decoder, backend, planes, verifier, own, drafting, self.device, adapters, ranks
+        )
         return parts, pages
 
     def _draft_attention(
-        self, backend: AttentionBackend, drafter: FeatureDrafter | None
+        self, backend: AttentionBackend, layers: tuple[AttentionSpec, ...]
     ) -> AttentionBackend:
-        """The chosen backend if it serves the drafter's form, else an automatic one that does."""
-        model = self.model
-        if drafter is None or _serves(self.chosen["attention"], drafter.form, model):
+        """The chosen backend if it serves a drafter's layers, else an automatic one that does."""
+        needed: set[Capability] = {ServesAttention(spec.form) for spec in layers}
+        if self._serves(self.chosen["attention"], needed):
             return backend
         for component in self.registry.automatic("attention"):
             chosen = self.registry.chosen("attention", component.name)
-            if _serves(chosen, drafter.form, model):
+            if self._serves(chosen, needed):
                 built = chosen.build(self.context)
                 assert isinstance(built, AttentionBackend)
                 return built
         raise ConfigError(
-            f"{self.chosen['spec'].key} has {drafter.form!r} attention layers, which "
-            "no installed attention component computes"
+            f"{self.chosen['spec'].key} has {sorted({spec.form for spec in layers})} attention "
+            f"layers, which no installed attention component computes "
+            f"(with cache.dtype={self.config.cache.dtype})"
         )
 
-
-def _serves(chosen: Chosen, form: AttentionForm, model: ModelDescription) -> bool:
-    return ServesAttention(form) in set(chosen.component.provides(chosen.config, model))
+    def _serves(self, chosen: Chosen, needed: set[Capability]) -> bool:
+        stored = {StoresFp8()} if self.context.cache_dtype == "fp8" else set()
+        return needed | stored <= set(chosen.component.provides(chosen.config, self.model))
 
 
 class Leader(Executor):
@@ -157,10 +158,6 @@ class Leader(Executor):
         result = self._executor.execute(plan)
         self._finished = True
         return result
-
-    def facts(self) -> dict[str, Any]:
-        """See Executor."""
-        return self._executor.facts()
 
     def close(self) -> None:
         """End the other ranks. May be repeated."""

@@ -14,7 +14,7 @@ from interlock.core.capabilities import Capability, Composition, Requirement, Us
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError, PluginError
 from interlock.core.model import ModelDescription
-from interlock.core.model_requirements import model_requirements, numerics_requirement
+from interlock.core.model_requirements import SETTINGS, model_requirements
 from interlock.core.plugin_loading import cause_of
 from interlock.core.registry import Chosen, Registry
 from interlock.core.request_features import settings_requirements
@@ -92,7 +92,8 @@ class _Candidate:
 
     def _requirements(self) -> Iterator[tuple[str, Iterable[Requirement]]]:
         yield f"model={self.model.name}", model_requirements(self.model)
-        yield f"numerics={self.settings['numerics']}", [numerics_requirement]
+        for setting, requirement in SETTINGS.items():
+            yield f"{setting}={self.settings[setting]}", [requirement]
         for choice in self.chosen.values():
             yield choice.key, _asked(choice, choice.component.requires, self.model)
         yield "sampling", settings_requirements()

@@ -11,6 +11,7 @@ from interlock.core.request import SamplingParams
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 NUMERICS = ("fast", "batch_invariant")
+CACHE_DTYPES = ("auto", "fp8")
 MAX_PAGE_SIZE = 512
 MAX_THREADS = 1024
 """Torch ends the process when the system gives it fewer threads than it was promised."""
@@ -47,6 +48,11 @@ class CacheConfig:
 
     page_size: int = option(16, f"tokens in a page, 1 to {MAX_PAGE_SIZE}")
     num_pages: int | None = option(None, "pages of the pool; null: what the device's memory holds")
+    dtype: str = option(
+        "auto",
+        "of cached rows. auto: the run's dtype; fp8: e4m3 with scales, half of 16 bits and lossy "
+        "(each number to 1 part in 16 at worst; the report says what it measured)",
+    )
     share_tenants: bool = option(False, "let tenants reuse each other's cached prefixes")
 
     def problems(self) -> Iterator[str]:
@@ -55,6 +61,8 @@ class CacheConfig:
             yield f"cache.page_size={self.page_size} is not from 1 to {MAX_PAGE_SIZE}"
         if self.num_pages is not None and self.num_pages < 1:
             yield f"cache.num_pages={self.num_pages} is not at least 1, or null"
+        if self.dtype not in CACHE_DTYPES:
+            yield f"cache.dtype={self.dtype!r} is not one of {', '.join(CACHE_DTYPES)}"
 
 
 @dataclass(frozen=True)

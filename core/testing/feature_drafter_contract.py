@@ -82,9 +82,9 @@ class FeatureDrafterContract:
 
     def test_cache_rows_are_the_drafters_own_layers(self, engine: Engine) -> None:
         first = engine.resolution.model.num_layers
-        layers = [n for g in self.drafter(engine.executor).cache_groups() for n in g.layers]
-        assert all(layer >= first for layer in layers)
-        assert len(layers) == len(set(layers))
+        own = self.drafter(engine.executor).attention
+        assert engine.planes is not None
+        assert list(engine.planes.of_layer) == [*range(first + len(own))]
 
     def test_the_engine_drafts_with_it(self, engine: Engine) -> None:
         self.calls(engine)

@@ -4,6 +4,7 @@ Legend: T tokens, H query heads, K key/value heads, D head size, V value head si
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -11,25 +12,14 @@ from torch import Tensor
 from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
-from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput, cache_groups_of
+from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput
 from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.explicit import explicit_attention
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.paged import PagedPlan
-
-
-def _written(
-    spec: AttentionSpec, inputs: AttentionInput, plan: PagedPlan | BlockPlan, table: int,
-    planes: Mapping[str, Tensor],
-) -> HeadsInput:  # fmt: skip
-    """The inputs, checked, with the new keys and values in their pages."""
-    assert isinstance(inputs, HeadsInput)
-    assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
-    plan.write(table, planes["k"], inputs.k_TKD)
-    plan.write(table, planes["v"], inputs.v_TKV)
-    return inputs
+from interlock.plugins.attention.stored import RowWriter, new_rows, read, stored_groups
 
 
 class GqaAttention(AttentionBackend):
@@ -40,12 +30,16 @@ class GqaAttention(AttentionBackend):
     where it has no context. A window layer gathers only entries that some query can see.
     """
 
+    def __init__(self, cache_dtype: str = "auto") -> None:
+        self._cache_dtype = cache_dtype
+        self.writer = RowWriter()
+
     def cache_groups(
         self, specs: tuple[AttentionSpec, ...], first_layer: int
     ) -> tuple[CacheGroup, ...]:
         """Planes "k" and "v", one row a head; ConfigError for a layer of another form."""
         require_form("gqa", "heads", specs, first_layer)
-        return cache_groups_of(specs, first_layer)
+        return stored_groups(specs, first_layer, self._cache_dtype)
 
     def plan(self, batch: AttentionBatch) -> PagedPlan:
         """Write slots now; gather slots and masks once per (page table, window)."""
@@ -61,11 +55,12 @@ class GqaAttention(AttentionBackend):
     ) -> Tensor:
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, PagedPlan)
-        inputs = _written(spec, inputs, plan, table, planes)
+        inputs = self._written(spec, inputs, plan, table, planes)
         q_THD = inputs.q_THD
         out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, spec.v_head_dim)
         for group in plan.groups(table, spec.window):
-            k_RSKD, v_RSKV = (group.gather(planes[name]).to(q_THD.dtype) for name in ("k", "v"))
+            slots_RS = group.slots_RS
+            k_RSKD, v_RSKV = (read(planes, n, slots_RS).to(q_THD.dtype) for n in ("k", "v"))
             for tile in group.tiles:
                 seen = slice(tile.first, tile.end)
                 q_RQHD, k_seen, v_seen = q_THD[tile.tokens_RQ], k_RSKD[:, seen], v_RSKV[:, seen]
@@ -76,6 +71,16 @@ class GqaAttention(AttentionBackend):
                     result = explicit_attention(*args, spec.softcap, inputs.sinks_H)
                     tile.scatter(result, out_THV)
         return out_THV
+
+    def _written(
+        self, spec: AttentionSpec, inputs: AttentionInput, plan: PagedPlan, table: int,
+        planes: Mapping[str, Tensor],
+    ) -> HeadsInput:  # fmt: skip
+        """The inputs, checked, with the new keys and values in their pages."""
+        assert isinstance(inputs, HeadsInput)
+        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        return inputs
 
 
 class InvariantGqaAttention(GqaAttention):
@@ -95,12 +100,13 @@ class InvariantGqaAttention(GqaAttention):
     ) -> Tensor:
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, BlockPlan)
-        inputs = _written(spec, inputs, plan, table, planes)
-        stored = [planes[name].flatten(0, 1) for name in ("k", "v")]
-        out_THV = block_attention(spec, plan, table, inputs.q_THD, stored, inputs.sinks_H)
+        inputs = self._written(spec, inputs, plan, table, planes)
+        rows = [partial(read, planes, name) for name in ("k", "v")]
+        out_THV = block_attention(spec, plan, table, inputs.q_THD, rows, inputs.sinks_H)
         return out_THV.to(inputs.q_THD.dtype)
 
 
 def build(_config: Any, context: BuildContext) -> GqaAttention:
     """The component's instance."""
-    return InvariantGqaAttention() if context.batch_invariant else GqaAttention()
+    kind = InvariantGqaAttention if context.batch_invariant else GqaAttention
+    return kind(context.cache_dtype)

@@ -5,10 +5,10 @@ tiles are summed in the order of positions, so that neither other requests nor c
 drafts change a bit. `products` looks after what a matrix library chooses by itself.
 
 Legend: T tokens, B blocks, Q queries of a block, S entries of a tile, H query heads, K key/value
-heads, G = H / K, M = Q * G, D and V head sizes (X: padded), P slots of a plane, n active blocks.
+heads, G = H / K, M = Q * G, D and V head sizes (X: padded), n active blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from interlock.core.model import AttentionSpec
 from interlock.plugins.attention.blocks import TILE, BlockGroup, BlockPlan
 from interlock.plugins.attention.products import PRODUCT_ROWS, padded, padded_size, product
+
+Rows = Callable[[Tensor], Tensor]
+"""Slots [n, S] -> what is stored there, [n, S, K, size]."""
 
 
 def queries_of(spec: AttentionSpec) -> int:
@@ -29,20 +32,20 @@ def block_attention(
     plan: BlockPlan,
     table: int,
     q_THD: Tensor,
-    planes: Sequence[Tensor],
+    rows: Sequence[Rows],
     sinks_H: Tensor | None = None,
 ) -> Tensor:
     """[T, H, V] in fp32 or the queries' wider dtype.
 
-    `planes` are K and V as [P, K, size], or the one of which a row is both key and value. Softmax
-    is online over tiles (FlashAttention, arXiv 2205.14135, algorithm 1); its denominator is the sum
-    of a value that is 1 in every entry. A sink starts the sum as an entry without a value would.
+    `rows` are those of K and V, or the one kind that is both key and value. Softmax is online over
+    tiles (FlashAttention, arXiv 2205.14135, algorithm 1); its denominator is the sum of a value
+    that is 1 in every entry. A sink starts the sum as an entry without a value would.
     """
     wide = torch.promote_types(q_THD.dtype, torch.float32)
-    value_size = planes[-1].shape[-1]
+    value_size = spec.v_head_dim if len(rows) > 1 else q_THD.shape[-1]
     out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, value_size, dtype=wide)
     for group in plan.blocks(table, spec.window, queries_of(spec)):
-        sums_BKMX = _sums(spec, group, q_THD, planes, sinks_H)
+        sums_BKMX = _sums(spec, group, q_THD, rows, value_size, sinks_H)
         result_BKMV = sums_BKMX[..., :value_size] / sums_BKMX[..., value_size, None]
         blocks, kv_heads, _, _ = result_BKMV.shape
         result_BKQGV = result_BKMV.view(blocks, kv_heads, group.tokens_BQ.shape[1], -1, value_size)
@@ -55,19 +58,20 @@ def _sums(
     spec: AttentionSpec,
     group: BlockGroup,
     q_THD: Tensor,
-    planes: Sequence[Tensor],
+    rows: Sequence[Rows],
+    value_size: int,
     sinks_H: Tensor | None,
 ) -> Tensor:
     """[B, K, M, X]: sums of exp(score - most) times the values, and times 1 in column V."""
-    wide, shared = torch.promote_types(q_THD.dtype, torch.float32), len(planes) == 1
-    (blocks, queries), (_, kv_heads, size) = group.tokens_BQ.shape, planes[0].shape
+    wide, shared = torch.promote_types(q_THD.dtype, torch.float32), len(rows) == 1
+    (blocks, queries), kv_heads, size = group.tokens_BQ.shape, spec.num_kv_heads, q_THD.shape[-1]
     q_BQKGD = q_THD[group.tokens_BQ].to(wide).view(blocks, queries, kv_heads, -1, size)
     q_BKMX = padded(q_BQKGD.transpose(1, 2).flatten(2, 3), size + shared)
-    most_BKM1, sums_BKMX = _start(q_BKMX, planes[-1].shape[-1], sinks_H)
+    most_BKM1, sums_BKMX = _start(q_BKMX, value_size, sinks_H)
     for step in group.steps:
         active = len(step.slots_nS)
-        values_nKSX = _tile(planes[-1], step.slots_nS, wide, with_one=True)
-        keys_nKSX = values_nKSX if shared else _tile(planes[0], step.slots_nS, wide)
+        values_nKSX = _tile(rows[-1](step.slots_nS), wide, with_one=True)
+        keys_nKSX = values_nKSX if shared else _tile(rows[0](step.slots_nS), wide)
         scores_nKMS = product(q_BKMX[:active], keys_nKSX.mT).mul_(spec.scale)
         if spec.softcap is not None:
             scores_nKMS.div_(spec.softcap).tanh_().mul_(spec.softcap)
@@ -95,15 +99,13 @@ def _start(q_BKMX: Tensor, value_size: int, sinks_H: Tensor | None) -> tuple[Ten
     return most_BKM1, sums_BKMX
 
 
-def _tile(
-    plane_PKD: Tensor, slots_nS: Tensor, dtype: torch.dtype, with_one: bool = False
-) -> Tensor:
+def _tile(rows_nSKD: Tensor, dtype: torch.dtype, with_one: bool = False) -> Tensor:
     """[n, K, S, X]: the entries of a tile, if asked with a 1 after each, padded with zeros."""
-    _, kv_heads, size = plane_PKD.shape
-    tile_nKSX = plane_PKD.new_zeros(
-        len(slots_nS), kv_heads, slots_nS.shape[1], padded_size(size + with_one), dtype=dtype
+    blocks, entries, kv_heads, size = rows_nSKD.shape
+    tile_nKSX = rows_nSKD.new_zeros(
+        blocks, kv_heads, entries, padded_size(size + with_one), dtype=dtype
     )
-    tile_nKSX[..., :size] = plane_PKD[slots_nS].transpose(1, 2)
+    tile_nKSX[..., :size] = rows_nSKD.transpose(1, 2)
     if with_one:
         tile_nKSX[..., size] = 1
     return tile_nKSX

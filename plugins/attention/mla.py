@@ -5,6 +5,7 @@ N and P the parts of a head without and with rotary embedding, V value head size
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
-from interlock.core.model import AttentionInput, AttentionSpec, LatentInput, cache_groups_of
+from interlock.core.model import AttentionInput, AttentionSpec, LatentInput
 from interlock.plugins.attention import MlaConfig
 from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.forms import require_form
@@ -22,6 +23,7 @@ from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
 from interlock.plugins.attention.products import project
+from interlock.plugins.attention.stored import RowWriter, new_rows, read, stored_groups
 
 
 class MlaPlan(PagedPlan):
@@ -50,15 +52,17 @@ class MlaAttention(AttentionBackend):
     `form` is "cost" (the cheaper form for each row, see mla_cost), "absorbed" or "expanded".
     """
 
-    def __init__(self, form: str = "cost") -> None:
+    def __init__(self, form: str = "cost", cache_dtype: str = "auto") -> None:
         self.form = form
+        self._cache_dtype = cache_dtype
+        self.writer = RowWriter()
 
     def cache_groups(
         self, specs: tuple[AttentionSpec, ...], first_layer: int
     ) -> tuple[CacheGroup, ...]:
         """Plane "latent", one row a token; ConfigError for a layer of another form."""
         require_form("mla", "latent", specs, first_layer)
-        return cache_groups_of(specs, first_layer)
+        return stored_groups(specs, first_layer, self._cache_dtype)
 
     def plan(self, batch: AttentionBatch) -> PagedPlan:
         """Write slots now; forms, gather slots and masks once per (page table, kind of layer)."""
@@ -75,14 +79,15 @@ class MlaAttention(AttentionBackend):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, MlaPlan)
         assert isinstance(inputs, LatentInput)
-        latent = planes["latent"]
-        plan.write(table, latent, torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1))
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
         queries = inputs.q_nope_THN
         out_THV = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
         for group in plan.groups(table, spec.window, plan.rows_of(spec, "absorbed")):
-            _absorbed(spec, inputs, group, group.gather(latent).to(queries.dtype), out_THV)
+            rows_RSL = read(planes, "latent", group.slots_RS).to(queries.dtype)
+            _absorbed(spec, inputs, group, rows_RSL, out_THV)
         for group in plan.groups(table, spec.window, plan.rows_of(spec, "expanded")):
-            _expanded(spec, inputs, group, group.gather(latent).to(queries.dtype), out_THV)
+            rows_RSL = read(planes, "latent", group.slots_RS).to(queries.dtype)
+            _expanded(spec, inputs, group, rows_RSL, out_THV)
         return out_THV
 
 
@@ -125,14 +130,19 @@ def _expanded(
         tile.scatter(result_RQHV, out_THV)
 
 
+def _shared_row(planes: Mapping[str, Tensor], slots: Tensor) -> Tensor:
+    """[*slots.shape, 1, L]: the row that all heads share."""
+    return read(planes, "latent", slots)[..., None, :]
+
+
 class InvariantMlaAttention(MlaAttention):
     """The same, absorbed, with bits that depend on a query's own tokens alone (see `invariant`).
 
     Queries stay in at least fp32 on their way into latent space and out of it.
     """
 
-    def __init__(self) -> None:
-        super().__init__("absorbed")
+    def __init__(self, cache_dtype: str = "auto") -> None:
+        super().__init__("absorbed", cache_dtype)
 
     def plan(self, batch: AttentionBatch) -> BlockPlan:
         """Write slots and chains now; blocks once per (page table, window, heads)."""
@@ -149,15 +159,16 @@ class InvariantMlaAttention(MlaAttention):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, BlockPlan)
         assert isinstance(inputs, LatentInput)
-        latent = planes["latent"]
-        plan.write(table, latent, torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1))
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
         nope_THC = project(inputs.q_nope_THN, inputs.up_k_HNC)
         q_THL = torch.cat((nope_THC, inputs.q_rope_THR.to(nope_THC.dtype)), dim=-1)
-        sums_THL = block_attention(spec, plan, table, q_THL, [latent.flatten(0, 1)[:, None]])
+        sums_THL = block_attention(spec, plan, table, q_THL, [partial(_shared_row, planes)])
         out_THV = project(sums_THL[..., : spec.latent_rank], inputs.up_v_HVC.mT)
         return out_THV.to(inputs.q_nope_THN.dtype)
 
 
 def build(config: MlaConfig, context: BuildContext) -> MlaAttention:
     """The component's instance."""
-    return InvariantMlaAttention() if context.batch_invariant else MlaAttention(config.form)
+    if context.batch_invariant:
+        return InvariantMlaAttention(context.cache_dtype)
+    return MlaAttention(config.form, context.cache_dtype)

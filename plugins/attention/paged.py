@@ -54,12 +54,6 @@ class RowGroup:
     slots_RS: Tensor
     tiles: tuple[Tile, ...]
 
-    def gather(self, plane: Tensor) -> Tensor:
-        """[R, S, *shape] of the plane's entries, a copy."""
-        slots = plane.view(plane.shape[0] * plane.shape[1], -1)
-        rows = slots.index_select(0, self.slots_RS.flatten())
-        return rows.view(*self.slots_RS.shape, *plane.shape[2:])
-
 
 @dataclass(frozen=True)
 class Row:
@@ -95,11 +89,6 @@ class PagedPlan:
         self.write_slots = tuple(
             pages[row, page] * batch.page_size + offset for pages in batch.page_tables
         )
-
-    def write(self, table: int, plane: Tensor, new_rows: Tensor) -> None:
-        """Store the new tokens' rows [T, *shape] in their slots."""
-        slots = plane.view(plane.shape[0] * plane.shape[1], *plane.shape[2:])
-        slots.index_copy_(0, self.write_slots[table], new_rows.to(plane.dtype))
 
     def groups(
         self, table: int, window: int | None, only: tuple[int, ...] | None = None

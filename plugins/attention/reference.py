@@ -5,6 +5,7 @@ E entries that a query sees, N and R the parts of an MLA query without and with 
 C latent rank.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +20,8 @@ from interlock.core.model import (
     AttentionSpec,
     HeadsInput,
     LatentInput,
-    cache_groups_of,
 )
+from interlock.plugins.attention.stored import stored_groups
 
 
 class ReferenceAttention(AttentionBackend):
@@ -30,11 +31,14 @@ class ReferenceAttention(AttentionBackend):
     to heads (DeepSeek-V2, arXiv 2405.04434, equations 9 to 19).
     """
 
+    def __init__(self, cache_dtype: str = "auto") -> None:
+        self._cache_dtype = cache_dtype
+
     def cache_groups(
         self, specs: tuple[AttentionSpec, ...], first_layer: int
     ) -> tuple[CacheGroup, ...]:
-        """K and V a head, or the latent with its rotated key."""
-        return cache_groups_of(specs, first_layer)
+        """K and V a head, or the latent with its rotated key; in fp8 with their scales."""
+        return stored_groups(specs, first_layer, self._cache_dtype)
 
     def plan(self, batch: AttentionBatch) -> AttentionBatch:
         """The batch itself: nothing is prepared."""
@@ -51,12 +55,12 @@ class ReferenceAttention(AttentionBackend):
         """[T, H, V]; all new rows are written before the first query is answered."""
         batch: AttentionBatch = plan
         rows = [Row(batch, table, row) for row in range(batch.num_rows)]
-        stored = _rows_to_store(inputs)
+        stored = _rows_to_store(inputs, planes)
         for row in rows:
             for token in row.tokens:
                 page, offset = row.place(row.start + token - row.first)
                 for name, new in stored.items():
-                    planes[name][page, offset] = new[token]
+                    _store(planes, name, new[token], page, offset)
         queries, sinks_H = _queries(inputs), _sinks(spec, inputs)
         outputs = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
         for row in rows:
@@ -97,9 +101,11 @@ class Row:
         return bool(self._mask[token - self.first, other - self.first])
 
 
-def _rows_to_store(inputs: AttentionInput) -> dict[str, Tensor]:
+def _rows_to_store(inputs: AttentionInput, planes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if isinstance(inputs, HeadsInput):
         return {"k": inputs.k_TKD, "v": inputs.v_TKV}
+    if "rope" in planes:
+        return {"latent": inputs.latent_TC, "rope": inputs.k_rope_TR}
     return {"latent": torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1)}
 
 
@@ -122,9 +128,43 @@ def _keys_and_values(
 ) -> tuple[Tensor, Tensor]:
     """[E, K, D] and [E, K, V] of the entries at these places, at least fp32."""
     pages, offsets = [page for page, _ in places], [offset for _, offset in places]
+    rows = {name: _read(planes, name, pages, offsets) for name in _rows_to_store(inputs, planes)}
     if isinstance(inputs, LatentInput):
-        return _expand(inputs, planes["latent"][pages, offsets])
-    return _wide(planes["k"][pages, offsets]), _wide(planes["v"][pages, offsets])
+        return _expand(inputs, torch.cat([_wide(row) for row in rows.values()], dim=-1))
+    return _wide(rows["k"]), _wide(rows["v"])
+
+
+def _store(planes: Mapping[str, Tensor], name: str, row: Tensor, page: int, offset: int) -> None:
+    """The row as it is, or a part of it and its scale after the other where the plane has scales.
+
+    A scale is the least power of two with max |x| <= 448 scale (see `fp8`).
+    """
+    scales = planes.get(f"{name}_scale")
+    if scales is None:
+        planes[name][page, offset] = row
+        return
+    parts = row.float().reshape(scales.shape[-1], -1)
+    if row.dtype == torch.float16:
+        parts = torch.where(parts.isfinite(), parts.clamp(-61440, 61440), parts)
+    scale = [_scale(float(part.abs().max())) for part in parts]
+    scales[page, offset] = torch.tensor(scale)
+    codes = torch.stack([part / by for part, by in zip(parts, scale, strict=True)])
+    planes[name][page, offset] = codes.reshape(row.shape).to(planes[name].dtype)
+
+
+def _scale(most: float) -> float:
+    if not most <= 448 * 2.0**119:
+        return math.nan
+    fraction, exponent = math.frexp(most / 448)  # in [0.5, 1) times 2^exponent
+    return 2.0 ** max(exponent - (fraction == 0.5), -126) if most else 2.0**-126
+
+
+def _read(planes: Mapping[str, Tensor], name: str, pages: list[int], offsets: list[int]) -> Tensor:
+    rows, scales = planes[name][pages, offsets], planes.get(f"{name}_scale")
+    if scales is None:
+        return rows
+    parts = rows.float().reshape(len(pages), scales.shape[-1], -1)
+    return (parts * scales[pages, offsets][..., None]).reshape(rows.shape)
 
 
 def _expand(inputs: LatentInput, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,6 +196,6 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def build(_config: Any, _context: BuildContext) -> ReferenceAttention:
+def build(_config: Any, context: BuildContext) -> ReferenceAttention:
     """The component's instance."""
-    return ReferenceAttention()
+    return ReferenceAttention(context.cache_dtype)

@@ -18,12 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from interlock.core.batch import NO_DRAFT, Draft
-from interlock.core.cache_spec import CacheGroup
 from interlock.core.checkpoint import read_config
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext, DraftRows, FeatureDrafter
 from interlock.core.errors import ConfigError
-from interlock.core.model import cache_groups_of
 from interlock.core.weights import SafetensorsDirectory
 from interlock.plugins.speculative import EagleConfig, eagle_directory
 from interlock.plugins.speculative.eagle_network import EagleNetwork, read_shape
@@ -32,8 +30,8 @@ from interlock.plugins.speculative.eagle_network import EagleNetwork, read_shape
 class EagleDrafter(FeatureDrafter):
     """Drafts up to `num_drafts` tokens a request by feeding the head its own estimates.
 
-    Its cache rows are plain keys and values, numbered as the layer after the target's last one, so
-    they share the target's pages; a row depends on the token after it (`lookback_tokens` 1).
+    Its layer is numbered after the target's last one, so its cache rows share the target's pages; a
+    row depends on the token after it (`lookback_tokens` 1).
     """
 
     lookback_tokens = 1
@@ -42,10 +40,7 @@ class EagleDrafter(FeatureDrafter):
         self.network = network
         self.num_drafts = num_drafts
         self.max_positions = network.shape.max_positions
-
-    def cache_groups(self) -> tuple[CacheGroup, ...]:
-        """One layer of keys and values."""
-        return cache_groups_of((self.network.spec,), first_layer=self.network.layer)
+        self.attention = (network.spec,)
 
     @torch.no_grad()
     def propose(self, rows: DraftRows, context: DraftContext) -> list[Draft]:

@@ -7,9 +7,7 @@ from functools import cache
 import pytest
 
 from interlock.core.batch import Draft
-from interlock.core.cache_spec import CacheGroup
 from interlock.core.drafter import FeatureDrafter
-from interlock.core.model import cache_groups_of
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.plugins.speculative import EagleConfig
 from tests.engine.serving import (
@@ -56,9 +54,7 @@ class TargetAsDrafter(FeatureDrafter):
     def __init__(self, context, num_drafts):
         self.num_drafts = num_drafts
         self._model = context.model
-
-    def cache_groups(self) -> tuple[CacheGroup, ...]:
-        return cache_groups_of(self._model.attention, first_layer=self._model.num_layers)
+        self.attention = context.model.attention
 
     def propose(self, rows, context):
         lengths = [b - a for a, b in zip(rows.row_offsets, rows.row_offsets[1:], strict=False)]

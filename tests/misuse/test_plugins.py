@@ -24,9 +24,6 @@ class Drafts(TokenDrafter):
         self.lookback_tokens = 0
         self.max_positions = None
 
-    def cache_groups(self):
-        return ()
-
     def propose(self, tokens, limit):
         return self.make(tokens, limit)
 

@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from interlock.core.batch import NO_DRAFT
-from interlock.core.cache_spec import Full, Plane
 from interlock.core.capabilities import Composition, RunsModel, SimulatesDrafts
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftRows
@@ -140,12 +139,11 @@ def test_a_step_without_rows_makes_no_pass(tmp_path, decoder):
     assert context.passes == []
 
 
-def test_its_rows_are_keys_and_values_of_the_layer_after_the_target(tmp_path):
+def test_its_rows_are_keys_and_values_of_one_layer(tmp_path):
     drafter = load(write_head(tmp_path, head_tensors()), num_drafts=3)
-    (group,) = drafter.cache_groups()
-    assert group.layers == (2,)
-    assert group.planes == (Plane("k", (2, 8), shard_axis=0), Plane("v", (2, 8), shard_axis=0))
-    assert group.lifetime == Full()
+    (spec,) = drafter.attention
+    assert (spec.form, spec.num_kv_heads, spec.head_dim, spec.v_head_dim) == ("heads", 2, 8, 8)
+    assert spec.window is None
     assert (drafter.num_drafts, drafter.lookback_tokens, drafter.max_positions) == (3, 1, 512)
 
 
