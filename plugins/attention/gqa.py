@@ -18,7 +18,10 @@ from interlock.plugins.attention.explicit import explicit_attention
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.masked import masked_attention
-from interlock.plugins.attention.paged import PagedPlan
+from interlock.plugins.attention.native.choice import reason_against_native
+from interlock.plugins.attention.native.plan import NativePlan
+from interlock.plugins.attention.native.rows import Shape
+from interlock.plugins.attention.paged import PagedPlan, RowGroup
 from interlock.plugins.attention.stored import RowWriter, new_rows, read, stored_groups
 
 
@@ -55,10 +58,11 @@ class GqaAttention(AttentionBackend):
     ) -> Tensor:
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, PagedPlan)
-        inputs = self._written(spec, inputs, plan, table, planes)
+        assert isinstance(inputs, HeadsInput)
+        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
         q_THD = inputs.q_THD
         out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, spec.v_head_dim)
-        for group in plan.groups(table, spec.window):
+        for group in self._begun(spec, inputs, plan, table, planes, out_THV):
             slots_RS = group.slots_RS
             k_RSKD, v_RSKV = (read(planes, n, slots_RS).to(q_THD.dtype) for n in ("k", "v"))
             for tile in group.tiles:
@@ -72,15 +76,34 @@ class GqaAttention(AttentionBackend):
                     tile.scatter(result, out_THV)
         return out_THV
 
-    def _written(
-        self, spec: AttentionSpec, inputs: AttentionInput, plan: PagedPlan, table: int,
-        planes: Mapping[str, Tensor],
-    ) -> HeadsInput:  # fmt: skip
-        """The inputs, checked, with the new keys and values in their pages."""
-        assert isinstance(inputs, HeadsInput)
-        assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
+    def _begun(
+        self, spec: AttentionSpec, inputs: HeadsInput, plan: PagedPlan, table: int,
+        planes: Mapping[str, Tensor], _out_THV: Tensor,
+    ) -> list[RowGroup]:  # fmt: skip
+        """Put the new keys and values in their pages; the groups that are still to be answered."""
         self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
-        return inputs
+        return plan.groups(table, spec.window)
+
+
+class NativeGqaAttention(GqaAttention):
+    """The same; short rows are answered by a compiled kernel that copies no entry (see `native`).
+
+    On a CPU, in a dtype of `native.rows.DTYPES`, and with planes in that dtype.
+    """
+
+    def plan(self, batch: AttentionBatch) -> NativePlan:
+        """Write slots now; layouts once per (page table, shape of layer)."""
+        return NativePlan(batch)
+
+    def _begun(
+        self, spec: AttentionSpec, inputs: HeadsInput, plan: PagedPlan, table: int,
+        planes: Mapping[str, Tensor], out_THV: Tensor,
+    ) -> list[RowGroup]:  # fmt: skip
+        assert isinstance(plan, NativePlan)
+        rows = plan.short_rows(table, Shape.of(spec), out_THV.dtype)
+        given = inputs.q_THD, inputs.k_TKD, inputs.v_TKV, planes["k"], planes["v"]
+        rows.attend(*given, out_THV, inputs.sinks_H)
+        return plan.long_groups(table, spec.window)
 
 
 class InvariantGqaAttention(GqaAttention):
@@ -100,7 +123,8 @@ class InvariantGqaAttention(GqaAttention):
     ) -> Tensor:
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, BlockPlan)
-        inputs = self._written(spec, inputs, plan, table, planes)
+        assert isinstance(inputs, HeadsInput)
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
         rows = [partial(read, planes, name) for name in ("k", "v")]
         out_THV = block_attention(spec, plan, table, inputs.q_THD, rows, inputs.sinks_H)
         return out_THV.to(inputs.q_THD.dtype)
@@ -108,5 +132,9 @@ class InvariantGqaAttention(GqaAttention):
 
 def build(_config: Any, context: BuildContext) -> GqaAttention:
     """The component's instance."""
-    kind = InvariantGqaAttention if context.batch_invariant else GqaAttention
+    kind = GqaAttention
+    if context.batch_invariant:
+        kind = InvariantGqaAttention
+    elif reason_against_native(context) is None:
+        kind = NativeGqaAttention
     return kind(context.cache_dtype)

@@ -2,7 +2,7 @@
 
 from interlock.core.attention import AttentionBackend
 from interlock.core.testing.attention_contract import AttentionContract
-from interlock.plugins.attention.gqa import GqaAttention
+from interlock.plugins.attention.gqa import GqaAttention, NativeGqaAttention
 from interlock.plugins.attention.mla import MlaAttention
 from interlock.plugins.attention.reference import ReferenceAttention
 
@@ -24,6 +24,15 @@ class TestGqa(AttentionContract):
 
     def make(self) -> AttentionBackend:
         return GqaAttention()
+
+
+class TestNativeGqa(AttentionContract):
+    forms = ("heads",)
+    serves_softcaps = True
+    serves_sinks = True
+
+    def make(self) -> AttentionBackend:
+        return NativeGqaAttention()
 
 
 class TestMlaByCost(AttentionContract):

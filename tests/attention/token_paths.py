@@ -13,7 +13,6 @@ import torch
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.planes import Planes, make_attend, make_attention_batch, tree_mask
 from interlock.core.testing.attention_oracle import random_inputs, take
-from interlock.plugins.executor.moves import move_entries
 
 Path = tuple[int, ...]
 CPU = torch.device("cpu")
@@ -74,7 +73,7 @@ class Layers:
             },
             device=CPU,
         )
-        attend = make_attend(self.backend, self.backend.plan(batch), self.planes)
+        attend = make_attend(self.backend, batch, self.planes)
         outputs = {}
         for layer, spec in enumerate(self.specs):
             inputs = take([(inputs_of(spec, layer, path, self.dtype), 0, 1) for path in paths])
@@ -86,8 +85,7 @@ class Layers:
         """Keep the lead tokens and a path of draft nodes, moved to where committed ones belong."""
         request, first = row.request, len(row.request.path) + len(row.lead)
         for table in range(self.num_tables):
-            move_entries(
-                self.planes,
+            self.planes.move_entries(
                 table,
                 np.array(request.pages, dtype=np.int32),
                 [first + node for node in accepted],

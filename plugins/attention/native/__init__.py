@@ -1,0 +1,1 @@
+"""Attention compiled for the machine it runs on."""

@@ -1,0 +1,53 @@
+"""A paged plan whose short rows the compiled kernel answers; long ones keep torch's layout."""
+
+import numpy as np
+import torch
+
+from interlock.core.attention import AttentionBatch
+from interlock.plugins.attention.native.rows import Ints, RowFacts, Shape, ShortRows
+from interlock.plugins.attention.paged import BATCHED_TOKENS, PagedPlan, RowGroup
+
+
+class NativePlan(PagedPlan):
+    """Short rows are those that the torch layout would pad and run together."""
+
+    def __init__(self, batch: AttentionBatch) -> None:
+        super().__init__(batch)
+        new_R = np.diff(batch.row_offsets)
+        self._is_short_R = (new_R > 0) & (new_R <= BATCHED_TOKENS)
+        self._is_short_R[list(batch.tree_masks)] = True
+        long_R = (new_R > 0) & ~self._is_short_R
+        self._long = tuple(np.flatnonzero(long_R).tolist())
+        self._short: dict[tuple[int, Shape, tuple[int, ...] | None], ShortRows] = {}
+
+    def short_rows(
+        self, table: int, shape: Shape, dtype: torch.dtype, only: tuple[int, ...] | None = None
+    ) -> ShortRows:
+        """The short rows (or those of `only`) as the kernel takes them.
+
+        Queries are given in flat order: all of the step's, or those of `only` alone.
+        """
+        key = (table, shape, only)
+        if key not in self._short:
+            if only is None:
+                index_R = np.flatnonzero(self._is_short_R)
+            else:
+                index_R = np.array(only, dtype=np.int64)
+            self._short[key] = ShortRows(
+                self.batch, table, self._facts(index_R, shape.window, only is not None), shape,
+                self.write_slots[table], dtype,
+            )  # fmt: skip
+        return self._short[key]
+
+    def long_groups(self, table: int, window: int | None) -> list[RowGroup]:
+        """The long rows, laid out for torch."""
+        return self.groups(table, window, self._long) if self._long else []
+
+    def _facts(self, index_R: Ints, window: int, compact: bool) -> RowFacts:
+        offsets = np.array(self.batch.row_offsets, dtype=np.int64)
+        token_R = offsets[index_R]
+        new_R = offsets[index_R + 1] - token_R
+        start_R = np.array(self.batch.starts, dtype=np.int64)[index_R]
+        first_R = np.clip(start_R - window + 1, 0, start_R) if window else np.zeros_like(start_R)
+        place_R = np.cumsum(new_R) - new_R if compact else token_R
+        return RowFacts(index_R, token_R, new_R, start_R, first_R, place_R)
