@@ -13,10 +13,12 @@ from interlock.core.errors import CheckpointError
 from interlock.core.model import Attend, ModelDescription
 from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
-from interlock.plugins.models.layers import Loader, RMSNorm, VocabularyTable
+from interlock.plugins.models.layers import Loader
 from interlock.plugins.models.mixers import HeadsMixer, LatentMixer, MixerOptions
+from interlock.plugins.models.norms import RMSNorm
 from interlock.plugins.models.rope import rope_tables
 from interlock.plugins.models.rope_scaling import RopeScaling
+from interlock.plugins.models.vocabulary import Embedding, Head, Vocabulary
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ROTARY_BUFFERS = "*.rotary_emb.inv_freq"  # written by old versions; the tables are computed
@@ -116,7 +118,8 @@ class CausalDecoder:
         load = Loader(weights, placement)
         vocab, hidden = description.vocab_size, description.hidden_size
         embedding_VE = load.vocabulary(EMBEDDING, vocab, hidden)
-        self.embedding = VocabularyTable(embedding_VE, vocab, load.ranks)
+        vocabulary = Vocabulary(vocab, load.ranks)
+        self.embedding = Embedding(embedding_VE, vocabulary)
         scale = architecture.embedding_scale
         self.embedding_scale: Tensor | None = None
         if scale is not None:  # a Python factor would not be rounded to the model's dtype
@@ -129,9 +132,8 @@ class CausalDecoder:
         self.norm = load.norm(
             "model.norm", hidden, architecture.norm_eps, architecture.norms.offset
         )
-        self.head = VocabularyTable(
-            _head(load, architecture, embedding_VE, vocab), vocab, load.ranks, load.rows
-        )
+        head_VE = _head(load, architecture, embedding_VE, vocab)
+        self.head = Head(load.product(head_VE), vocabulary)
         self.rows = load.rows
         weights.finish(ignore=(*architecture.unused, ROTARY_BUFFERS))
         load.lora.finish()
@@ -170,13 +172,13 @@ class CausalDecoder:
 
     def logits(self, features_TE: Tensor) -> Tensor:
         """[T, vocab_size] in the model's dtype."""
-        logits_TV = self.head.logits(features_TE)
+        logits_TV = self.head(features_TE)
         cap = self.architecture.logit_softcap
         return logits_TV if cap is None else self.rows.apply(torch.tanh, logits_TV / cap) * cap
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         """The tokens' rows of the embedding matrix [T, E], not scaled."""
-        return self.embedding.embed(tokens_T)
+        return self.embedding(tokens_T)
 
 
 def _head(load: Loader, of: Architecture, embedding_VE: Tensor, vocab: int) -> Tensor:

@@ -14,6 +14,8 @@ from torch.nn import functional
 from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.weights import WeightSource
 from interlock.plugins.models.lora import Lora, LowRank, Terms
+from interlock.plugins.models.norms import RMSNorm, SplitRMSNorm
+from interlock.plugins.models.products import Product, make_product
 from interlock.plugins.models.row_tiles import FAST, Rows, rows_of
 
 Gating = Callable[[Tensor, Tensor], Tensor]
@@ -52,51 +54,18 @@ def whole(total: int) -> Share:
     return Share(total, 0, total)
 
 
-class RMSNorm:
-    """x / rms(x) * weight, computed in fp32 or the wider model dtype (arXiv 1910.07467)."""
-
-    def __init__(self, weight: Tensor, eps: float, rows: Rows = FAST) -> None:
-        self.weight = weight
-        self.eps = eps
-        self.rows = rows
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as `x`, normalised over the last axis."""
-        return self.rows.apply(self._normalised, x)
-
-    def _normalised(self, x: Tensor) -> Tensor:
-        wide = x.to(self.weight.dtype)
-        return functional.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
-
-
-class SplitRMSNorm:
-    """RMSNorm over an axis that is spread over ranks, each entry on `copies` of them."""
-
-    def __init__(self, weight: Tensor, eps: float, total: int, copies: int, ranks: Ranks) -> None:
-        self.weight = weight
-        self.eps = eps
-        self._count = total * copies
-        self._ranks = ranks
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as `x`, this rank's part of the last axis."""
-        wide = x.to(self.weight.dtype)
-        squares = self._ranks.sum(wide.square().sum(-1, keepdim=True)) / self._count
-        return (wide * torch.rsqrt(squares + self.eps) * self.weight).to(x.dtype)
-
-
 class Linear:
     """x @ weight.T + bias; weight is [outputs, inputs].
 
     With `join`, inputs are a rank's share and the ranks' products are summed. `terms` are what
-    the tokens' adapters add.
+    the tokens' adapters add. `bias` is added after both; one that the product adds is not here.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, join: Ranks = ALONE,
+        self, product: Product, bias: Tensor | None = None, join: Ranks = ALONE,
         terms: Terms | None = None, rows: Rows = FAST,
     ) -> None:  # fmt: skip
-        self.weight = weight
+        self.product = product
         self.bias = bias
         self.join = join
         self.terms = terms
@@ -104,20 +73,11 @@ class Linear:
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, inputs] -> [T, outputs]."""
-        if self.join.size == 1 and self.terms is None:
-            return self.rows.linear(x_TE, self.weight, self.bias)
-        y_TF = self.rows.linear(x_TE, self.weight)
+        y_TF = self.product(x_TE)
         if self.terms is not None:
             self.terms.add(x_TE, y_TF, self.rows)
         y_TF = self.join.sum(y_TF)
         return y_TF if self.bias is None else y_TF + self.bias
-
-    def reorder(self, order: Tensor) -> None:
-        """Permute the outputs in place."""
-        self.weight = self.weight[order]
-        self.bias = None if self.bias is None else self.bias[order]
-        if self.terms is not None:
-            self.terms.reorder(order)
 
 
 class Loader:
@@ -186,13 +146,14 @@ class Loader:
         return self.tensor(name, (rows, columns), (slice(start, min(size, start + each)),))
 
     def linear(
-        self, outputs: Mapping[str, Share], inputs: Share, biased: bool, joined: bool = True
-    ) -> Linear:
+        self, outputs: Mapping[str, Share], inputs: Share, biased: bool, joined: bool = True,
+        order: Tensor | None = None,
+    ) -> Linear:  # fmt: skip
         """One layer from those named, stacked in order: prefix -> this rank's outputs.
 
         Where `inputs` is a share, products are summed over ranks (not `joined`: by the caller,
         who must then have no bias). A bias that is stored is used even if the config does not
-        speak of one; `biased` makes it required.
+        speak of one; `biased` makes it required. `order` permutes the stacked outputs.
         """
         weight = torch.cat(
             [
@@ -204,18 +165,34 @@ class Loader:
         )
         join = self.ranks if joined and inputs.size < inputs.total else ALONE
         terms = self._terms(outputs, inputs)
+        bias = self._bias(outputs, biased)
+        if bias is not None and not joined and self.ranks.rank > 0:
+            bias = torch.zeros_like(bias)  # the caller's sum has it once
+        if order is not None:
+            weight, bias = weight[order], None if bias is None else bias[order]
+            if terms is not None:
+                terms.reorder(order)
+        if join.size == 1 and terms is None:
+            return Linear(self.product(weight, bias), rows=self.rows)
+        return Linear(self.product(weight), bias, join, terms, self.rows)
+
+    def product(self, weight_FE: Tensor, bias_F: Tensor | None = None) -> Product:
+        """The product with a matrix of the model, which is then the product's own."""
+        return make_product(weight_FE, bias_F, self.rows)
+
+    def _bias(self, outputs: Mapping[str, Share], biased: bool) -> Tensor | None:
+        """The stacked biases, zeros for layers without one; None if all are."""
         named = {name: biased or self.weights.has(f"{name}.bias") for name in outputs}
         if not any(named.values()):
-            return Linear(weight, None, join, terms, self.rows)
-        biases = [
-            self.tensor(f"{name}.bias", (rows.total,), (rows.slice,))
-            if named[name]
-            else weight.new_zeros(rows.size)
-            for name, rows in outputs.items()
-        ]
-        if not joined and self.ranks.rank > 0:
-            biases = [torch.zeros_like(bias) for bias in biases]  # the caller's sum has it once
-        return Linear(weight, torch.cat(biases), join, terms, self.rows)
+            return None
+        return torch.cat(
+            [
+                self.tensor(f"{name}.bias", (rows.total,), (rows.slice,))
+                if named[name]
+                else torch.zeros(rows.size, dtype=self.dtype, device=self.device)
+                for name, rows in outputs.items()
+            ]
+        )
 
     def _terms(self, outputs: Mapping[str, Share], inputs: Share) -> Terms | None:
         found: dict[int, list[LowRank]] = {}
@@ -244,36 +221,6 @@ class Loader:
         gate, up, down = (f"{prefix}.{name}" for name in names)
         gate_up = self.linear({gate: inner, up: inner}, whole(hidden), biased)
         return GatedMLP(gate_up, self.linear({down: whole(hidden)}, inner, biased, joined), gating)
-
-
-class VocabularyTable:
-    """Embedding and output matrix; each rank has some rows of both."""
-
-    def __init__(self, rows_VE: Tensor, vocab_size: int, ranks: Ranks, rows: Rows = FAST) -> None:
-        self._rows = rows
-        self.rows_VE = rows_VE
-        self.vocab_size = vocab_size
-        self.ranks = ranks
-        self._each = -(-vocab_size // ranks.size)
-        self._first = self._each * ranks.rank
-
-    def embed(self, tokens_T: Tensor) -> Tensor:
-        """The tokens' rows [T, E]."""
-        if self.ranks.size == 1:
-            return functional.embedding(tokens_T, self.rows_VE)
-        local_T = tokens_T - self._first
-        mine_T = (local_T >= 0) & (local_T < len(self.rows_VE))
-        out_TE = self.rows_VE.new_zeros(len(tokens_T), self.rows_VE.shape[1])
-        out_TE[mine_T] = self.rows_VE[local_T[mine_T]]
-        return self.ranks.sum(out_TE)
-
-    def logits(self, features_TE: Tensor) -> Tensor:
-        """Products with every row [T, vocab_size]."""
-        logits_TV = self._rows.linear(features_TE, self.rows_VE)
-        if self.ranks.size == 1:
-            return logits_TV
-        padded_TV = functional.pad(logits_TV, (0, self._each - logits_TV.shape[1]))
-        return self.ranks.concat(padded_TV)[:, : self.vocab_size]
 
 
 class GatedMLP:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from interlock.core.model import Attend, AttentionSpec, HeadsInput, LatentInput
-from interlock.plugins.models.layers import Linear, Loader, RMSNorm, Share, SplitRMSNorm, whole
+from interlock.plugins.models.layers import Loader, Share, whole
+from interlock.plugins.models.norms import RMSNorm, SplitRMSNorm
 from interlock.plugins.models.rope import rotate
 
 Rotation = tuple[Tensor, Tensor]
@@ -93,25 +94,26 @@ class LatentMixer:
         self.spec = spec.on(load.ranks)
         heads, rank, query_rank = load.share(spec.num_heads), spec.latent_rank, options.query_rank
         width, kv_width = heads.times(spec.head_dim), whole(rank + spec.rope_dim)
-        if query_rank:
-            query = {f"{prefix}.q_a_proj": whole(query_rank)}
-        else:
-            query = {f"{prefix}.q_proj": width}
-        kv = {f"{prefix}.kv_a_proj_with_mqa": kv_width}
         biased = options.biased
-        self.query_down = load.linear(query, whole(hidden), biased and query_rank is not None)
-        self.kv_down = load.linear(kv, whole(hidden), biased)
+        query_order = kv_order = None
+        if options.interleaved:
+            query_order = _half_order(heads.size, spec.head_dim, spec.nope_dim).to(load.device)
+            kv_order = _half_order(1, kv_width.size, rank).to(load.device)
         self.query_norm = self.query_up = None
         if query_rank:
+            down, up = {f"{prefix}.q_a_proj": whole(query_rank)}, {f"{prefix}.q_b_proj": width}
+            self.query_down = load.linear(down, whole(hidden), biased)
             self.query_norm = load.norm(f"{prefix}.q_a_layernorm", query_rank, LATENT_NORM_EPS)
-            self.query_up = load.linear({f"{prefix}.q_b_proj": width}, whole(query_rank), False)
-        if options.interleaved:
-            _to_half_order(self.query_up or self.query_down, heads.size, spec.nope_dim)
-            _to_half_order(self.kv_down, 1, rank)
+            self.query_up = load.linear(up, whole(query_rank), False, order=query_order)
+        else:
+            query = {f"{prefix}.q_proj": width}
+            self.query_down = load.linear(query, whole(hidden), False, order=query_order)
+        kv = {f"{prefix}.kv_a_proj_with_mqa": kv_width}
+        self.kv_down = load.linear(kv, whole(hidden), biased, order=kv_order)
         self.latent_norm = load.norm(f"{prefix}.kv_a_layernorm", rank, LATENT_NORM_EPS)
         expanded = heads.times(spec.nope_dim + spec.v_head_dim)
-        up = load.tensor(f"{prefix}.kv_b_proj.weight", (expanded.total, rank), (expanded.slice,))
-        up_HXC = up.view(heads.size, -1, rank)
+        up_XC = load.tensor(f"{prefix}.kv_b_proj.weight", (expanded.total, rank), (expanded.slice,))
+        up_HXC = up_XC.view(heads.size, -1, rank)
         self.up_k_HNC, self.up_v_HVC = up_HXC[:, : spec.nope_dim], up_HXC[:, spec.nope_dim :]
         values = heads.times(spec.v_head_dim)
         self.out = load.linear({f"{prefix}.o_proj": whole(hidden)}, values, biased)
@@ -148,10 +150,8 @@ def _qk_norms(
     return load.split_norm(names[0], query, eps), load.split_norm(names[1], key, eps)
 
 
-def _to_half_order(linear: Linear, heads: int, skip: int) -> None:
-    """Reorder each head's outputs after `skip` from pairs (2i, 2i+1) to (i, i + R/2), in place."""
-    rows = linear.weight.shape[0]
-    order_HS = torch.arange(rows, device=linear.weight.device).view(heads, -1)
+def _half_order(heads: int, size: int, skip: int) -> Tensor:
+    """Each head's `size` outputs after `skip` from pairs (2i, 2i+1) to (i, i + R/2)."""
+    order_HS = torch.arange(heads * size).view(heads, size)
     rotated = order_HS[:, skip:]
-    order = torch.cat([order_HS[:, :skip], rotated[:, 0::2], rotated[:, 1::2]], dim=1).flatten()
-    linear.reorder(order)
+    return torch.cat([order_HS[:, :skip], rotated[:, 0::2], rotated[:, 1::2]], dim=1).flatten()

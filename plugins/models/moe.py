@@ -125,6 +125,9 @@ def _fused(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, G
             bias_XO = load.tensor(f"{prefix}.{name}_bias", (mine.total, outputs), (mine.slice,))
         return weight if spec.stored == "fused" else weight.transpose(1, 2).contiguous(), bias_XO
 
+    def linear(weight_FE: Tensor, bias_F: Tensor | None) -> Linear:
+        return Linear(load.product(weight_FE, bias_F), rows=load.rows)
+
     up_XFE, up_bias_XF = stacked("gate_up_proj", 2 * spec.inner, hidden)
     down_XEF, down_bias_XE = stacked("down_proj", hidden, spec.inner)
     if spec.interleaved:
@@ -132,10 +135,8 @@ def _fused(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, G
         up_bias_XF = None if up_bias_XF is None else _gates_first(up_bias_XF)
     return {
         mine.start + at: GatedMLP(
-            Linear(up_XFE[at], None if up_bias_XF is None else up_bias_XF[at], rows=load.rows),
-            Linear(
-                down_XEF[at], None if down_bias_XE is None else down_bias_XE[at], rows=load.rows
-            ),
+            linear(up_XFE[at], None if up_bias_XF is None else up_bias_XF[at]),
+            linear(down_XEF[at], None if down_bias_XE is None else down_bias_XE[at]),
             spec.gating,
         )
         for at in range(mine.size)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from interlock.core.attention import AttentionBackend
-from interlock.core.batch import NO_DRAFT, Batch
+from interlock.core.batch import Batch
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.model import Decoder
 from interlock.core.planes import Planes, attention_batch, make_attend
@@ -65,7 +65,7 @@ class PagedRun:
             row_offsets=np.concatenate([[0], counts.cumsum()]),
             starts=np.array(starts, dtype=np.int64),
             logit_counts=counts,
-            drafts=(NO_DRAFT,) * len(rows),
+            drafts={},
             slots=np.array([sequence for sequence, _ in rows], dtype=np.int64),
             tables=self.tables,
             page_size=self.page_size,
