@@ -4,9 +4,9 @@ Legend: R rows (requests) in a step, T tokens, S cached entries, H query heads, 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.model import AttentionInput, AttentionSpec
@@ -21,9 +21,9 @@ class AttentionBatch:
 
     Host lists mirror device tensors so that planning needs no device read. Row r's new tokens
     are flat tokens row_offsets[r] .. row_offsets[r + 1] and become entries starts[r] and following
-    of its page tables. A query sees every entry below starts[r] (inside its layer's window, by
-    position) and, among the row's new tokens, itself and its ancestors: all earlier ones for a
-    chain, those set in `tree_masks[r]` (bool [n, n], query by key) for a draft tree.
+    of its page tables; a row may have none. A query sees every entry below starts[r] (inside its
+    layer's window, by position) and, among the row's new tokens, itself and its ancestors: all
+    earlier ones for a chain, those set in `tree_masks[r]` (bool [n, n], query by key) for a tree.
     The position of a committed entry is its index; new tokens have `positions_T`.
     """
 
@@ -43,11 +43,29 @@ class AttentionBatch:
         return len(self.starts)
 
 
+class CapturablePlan(Protocol):
+    """A plan that can be captured once and replayed: on a GPU, the launches of `attend`.
+
+    Launches, their grids and every number that is passed by value are functions of `shape_key`
+    (and of the layer), and otherwise of rows, tokens, the tables' width and the page size alone;
+    they never depend on starts, lengths or positions, which are in `tensors`. So of two plans with
+    equal keys the first, after each of its tensors was overwritten by the other's, is the other.
+    """
+
+    tensors: tuple["Tensor", ...]
+    """Everything on the device that differs from step to step, of the plan's own memory."""
+    shape_key: Hashable
+
+
 class AttentionBackend(ABC):
     """Computes attention over pages for prefill, decode and verification alike.
 
     A backend is stateless between steps: what it needs lives in the planes and in the plan.
     """
+
+    capturable: bool = False
+    """True: plans are `CapturablePlan`s, and `attend` neither waits for the device nor allocates
+    host memory that a replay would need again."""
 
     @abstractmethod
     def cache_groups(

@@ -142,6 +142,7 @@ class StepResult:
     candidates, `errors` fails this request alone, `logprobs` has one entry a token, and
     `prompt_logprobs` one for each token of `StepPlan.scored`.
     `duration_s` is set by executors that run on a virtual clock.
+    `padding` counts the tokens that ran beside the batch's own to fill up a fixed shape.
     """
 
     step_id: int
@@ -153,6 +154,7 @@ class StepResult:
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     duration_s: float | None = None
+    padding: int = 0
 
     @classmethod
     def of_rows(cls, step_id: int, tokens: Sequence[Sequence[int]]) -> "StepResult":

@@ -40,6 +40,11 @@ class ServesTrees(Capability):
 
 
 @dataclass(frozen=True)
+class CapturesGraphs(Capability):
+    """On CUDA, attention of a decode or verification step can be captured and replayed."""
+
+
+@dataclass(frozen=True)
 class BatchInvariant(Capability):
     """With numerics=batch_invariant, a row's attention depends on its tokens alone, bit for bit."""
 

@@ -187,7 +187,8 @@ class EngineCore:
             self._commit_row(r, row, result, now_s)
         self.cache.check()
         self.ledger.end_step(
-            tokens_run=plan.batch.num_tokens,
+            tokens_run=plan.batch.num_tokens + result.padding,
+            padding=result.padding,
             rows=len(rows),
             running=max(self.num_running, len(rows)),
             waiting=self.num_waiting,

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from interlock.core.batch import StepPlan, StepResult
 from interlock.core.parallel import ALONE, Ranks
@@ -32,6 +32,12 @@ class ModelParts:
     """The backend for the drafter's own layers; the target's where it serves their form."""
     device: "torch.device"
     adapters: "AdapterSet"
+    max_requests: int
+    """Rows of a step, at most."""
+    max_tokens: int
+    """Entries of a request, at most."""
+    num_drafts: int = 0
+    """Candidates of a row, at most."""
     ranks: Ranks = ALONE
     """Those that share the model; all run the same plans."""
 
@@ -45,6 +51,10 @@ class Executor(ABC):
     @abstractmethod
     def execute(self, plan: StepPlan) -> StepResult:
         """Run the step. A request that fails alone gets `RowResult.error`; raising ends the run."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the run's manifest counts of its steps, as plain values."""
+        return {}
 
     def close(self) -> None:
         """Release what the executor holds."""

@@ -103,7 +103,3 @@ class StepLedger:
         """The account: the first five add up to `tokens_run`, the last three to `drafted`."""
         kinds = ("prompt_computed", "recomputed", "decode", "drafted", "padding", "tokens_run")
         return {n: getattr(self, n) for n in (*kinds, "accepted", "rejected", "discarded")}
-
-    def bytes_moved(self, weight_bytes: int, cache_bytes_per_token: int) -> int:
-        """Bytes that a dense model had to read: all weights a step, and the committed context."""
-        return self.steps * weight_bytes + self.context_read * cache_bytes_per_token

@@ -4,13 +4,14 @@ Legend: P pages, B tokens in a page, R rows, T tokens.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBackend, AttentionBatch
-from interlock.core.batch import Batch, Draft, Pages
+from interlock.core.batch import Batch, Draft
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.model import Attend, AttentionInput, AttentionSpec
 
@@ -23,7 +24,11 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 class Planes:
-    """Every plane of every layer: [P, B, *shape], and which page table addresses it."""
+    """Every plane of every layer: [P + 1, B, *shape], and which page table addresses it.
+
+    Page P, `scratch` of the table, is nobody's: no allocator gives it out. What must be written
+    somewhere and is never read, like the rows that pad a step, goes there.
+    """
 
     def __init__(
         self,
@@ -35,6 +40,7 @@ class Planes:
     ) -> None:
         self.layout = layout
         self.page_size = page_size
+        self.scratch = tuple(num_pages)
         self.tables: dict[int, int] = {}
         self.of_layer: dict[int, dict[str, Tensor]] = {}
         for group in layout.groups:
@@ -43,36 +49,12 @@ class Planes:
                 self.tables[layer] = table
                 self.of_layer[layer] = {
                     plane.name: torch.zeros(
-                        (num_pages[table], page_size, *plane.shape),
+                        (num_pages[table] + 1, page_size, *plane.shape),
                         dtype=torch_dtype(plane.dtype) if plane.dtype else dtype,
                         device=device,
                     )
                     for plane in group.planes
                 }
-
-    def move_entries(
-        self, table: int, pages: Pages, sources: Sequence[int], targets: Sequence[int]
-    ) -> None:
-        """Within one request, copy rows of entries `sources` to entries `targets` of a table.
-
-        All sources are read before any target is written.
-        """
-        size = self.page_size
-        at = [(int(pages[s // size]), s % size) for s in sources]
-        to = [(int(pages[t // size]), t % size) for t in targets]
-        for layer, of_table in self.tables.items():
-            if of_table != table:
-                continue
-            for plane in self.of_layer[layer].values():
-                rows = plane[[p for p, _ in at], [o for _, o in at]]
-                plane[[p for p, _ in to], [o for _, o in to]] = rows
-
-    def copy_page(self, table: int, source: int, target: int) -> None:
-        """Copy one page in every plane of a table."""
-        for layer, of_table in self.tables.items():
-            if of_table == table:
-                for plane in self.of_layer[layer].values():
-                    plane[target] = plane[source]
 
 
 def attention_batch(batch: Batch, device: torch.device) -> AttentionBatch:
@@ -133,9 +115,8 @@ def tree_mask(draft: Draft, num_tokens: int, device: torch.device) -> Tensor:
     return mask.to(device)
 
 
-def make_attend(backend: AttentionBackend, batch: AttentionBatch, planes: Planes) -> Attend:
-    """The callback a decoder calls once per layer; plans once for all of them."""
-    plan = backend.plan(batch)
+def make_attend(backend: AttentionBackend, plan: Any, planes: Planes) -> Attend:
+    """The callback a decoder calls once per layer, with one plan of the backend for all of them."""
 
     def attend(layer: int, spec: AttentionSpec, inputs: AttentionInput) -> Tensor:
         return backend.attend(spec, inputs, plan, planes.tables[layer], planes.of_layer[layer])

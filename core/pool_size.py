@@ -22,8 +22,8 @@ def pool_sizes(
 
     A window's table gets no more than all requests see at once, and as much again for prefix hits
     (unless the allocator `reserves`: then a page serves once); the rest of the memory is for the
-    others. A CPU lends a quarter of its free memory and at most 2 GiB to all `ranks` together, a
-    GPU 80 % of what is free.
+    others. Each table has a scratch page besides (`Planes`). A CPU lends a quarter of its free
+    memory and at most 2 GiB to all `ranks` together, a GPU 80 % of what is free.
     Where nothing is stored, 262,144 pages are the most.
     """
     if config.cache.num_pages is not None:
@@ -42,7 +42,7 @@ def pool_sizes(
         most[0] = min(most[0], SIMULATED_MOST_PAGES)
 
     def bytes_of(pages: int) -> int:
-        return sum(min(pages, m) * b for m, b in zip(most, page_bytes, strict=True))
+        return sum((min(pages, m) + 1) * b for m, b in zip(most, page_bytes, strict=True))
 
     memory = _lendable_bytes(device) if any(page_bytes) else 0
     if device.type == "cpu":

@@ -113,8 +113,10 @@ class Rank:
         own = drafter if isinstance(drafter, FeatureDrafter) else None
         adapters, ranks = self.adapters, self.ranks
         parts = ModelParts(
-            decoder, backend, planes, verifier, own, drafting, self.device, adapters, ranks
-        )
+            decoder, backend, planes, verifier, own, drafting, self.device, adapters,
+            self.config.scheduler.max_requests, self.max_len,
+            drafter.num_drafts if drafter else 0, ranks,
+        )  # fmt: skip
         return parts, pages
 
     def _draft_attention(
@@ -158,6 +160,10 @@ class Leader(Executor):
         result = self._executor.execute(plan)
         self._finished = True
         return result
+
+    def facts(self) -> dict[str, Any]:
+        """See Executor."""
+        return self._executor.facts()
 
     def close(self) -> None:
         """End the other ranks. May be repeated."""

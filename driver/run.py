@@ -37,7 +37,7 @@ from interlock.driver.report import (
 )
 from interlock.driver.rerun import Rerun, verdict
 from interlock.driver.run_folder import write_run
-from interlock.driver.weight_bytes import weight_bytes
+from interlock.driver.weight_bytes import bytes_moved, weight_bytes
 
 Entries = list[Request | BadRequest]
 Follow = Callable[[RequestRecord], Sequence[Request | BadRequest]]
@@ -288,7 +288,7 @@ class Run:
             weights = weight_bytes(model, self.engine.dtype)
             if weights is not None:
                 per_token = planes.layout.bytes_per_token(self.engine.dtype.itemsize)
-                moved = ledger.bytes_moved(weights, per_token)
+                moved = bytes_moved(ledger, weights, per_token)
                 peak = measure_cpu_bandwidth(weights)
         return summarize(
             self.records, ledger, self.config.limits, self.clock,

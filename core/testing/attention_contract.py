@@ -125,6 +125,28 @@ class AttentionContract:
                 for tree, other in pairwise((*TREES, TREES[at % len(TREES)])):
                     scene.check_step(Work(1, 1, tree), Work(2, 2, other), Work(0, 1))
 
+    def test_rows_without_new_tokens_change_nothing(self) -> None:
+        """Requests that are in the step and bring nothing, with and without a context."""
+        for specs in self.specs():
+            scene = self.scene(specs, (9, 4, 7))
+            scene.check_step(Work(1, 0), Work(0, 8), Work(2, 3))
+            scene.check_step(Work(2, 0), Work(0, 1), Work(1, 0))
+            scene.check_step(Work(0, 0), Work(2, 1), Work(1, 4))
+
+    def test_a_captured_plan_serves_every_step_of_its_shape(self) -> None:
+        """Decode steps and verifications of growing requests, beside a row of one token."""
+        if not self.make().capturable:
+            pytest.skip("declares no plans that can be captured")
+        draft = (-1, 0, 1) if not self.serves_trees else (-1, -1, 0)
+        for specs in self.specs():
+            scene = self.scene(specs, (40, 30, 40), page_size=4)
+            scene.table_pages = 10
+            scene.check_step(Work(0, 17), Work(1, 2), Work(2, 9))
+            for _ in range(4):
+                scene.check_step(Work(1, 1), Work(0, 1), Work(2, 1))
+                scene.check_step(Work(0, 1, draft), Work(2, 1, draft), Work(1, 1), Work(1, 0))
+            assert scene.replayed >= 6, "shape keys depend on lengths"
+
     def test_chunked_prefill_equals_the_whole_prompt(self) -> None:
         """Any cut of a prompt gives the same outputs."""
         for specs in self.specs():

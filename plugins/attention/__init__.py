@@ -21,6 +21,11 @@ from interlock.core.component import Component
 from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
+from interlock.plugins.attention.kernel_choice import (
+    kernel_option,
+    kernel_requirement,
+    require_known,
+)
 
 FORMS = ("cost", "absorbed", "expanded")
 """How attention=mla computes a row."""
@@ -38,6 +43,10 @@ class GqaConfig:
     """Multi-head, grouped-query and multi-query attention over K and V planes."""
 
     name: str = "gqa"
+    kernel: str = kernel_option()
+
+    def __post_init__(self) -> None:
+        require_known(self.kernel)
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,10 @@ class MlaConfig:
         "taken into latent space; expanded: latents are expanded to heads "
         "(numerics=batch_invariant: cost means absorbed, and expanded is refused)",
     )
+    kernel: str = kernel_option()
 
     def __post_init__(self) -> None:
+        require_known(self.kernel)
         if self.form not in FORMS:
             raise ConfigError(unknown_name("form", self.form, FORMS))
 
@@ -94,6 +105,20 @@ def _one_form(config: Any, _model: ModelDescription | None) -> Iterable[Requirem
     return (requirement,)
 
 
+def heads_limit(_model: ModelDescription) -> str | None:
+    """Why attention=gqa has no Triton kernels for a model."""
+    return "attention=gqa has no kernel yet"
+
+
+def latent_limit(_model: ModelDescription) -> str | None:
+    """Why attention=mla has no Triton kernels for a model."""
+    return "attention=mla has no kernel yet"
+
+
+def _mla_requires(config: Any, model: ModelDescription | None) -> Iterable[Requirement]:
+    return (*_one_form(config, model), *kernel_requirement(latent_limit)(config, model))
+
+
 def components() -> list[Component]:
     """Every attention backend of this group."""
     here = "interlock.plugins.attention"
@@ -105,11 +130,12 @@ def components() -> list[Component]:
         Component(
             "attention", "gqa", GqaConfig, f"{here}.gqa:build",
             "multi-head, grouped-query and multi-query attention",
-            provides=_serves_heads_invariantly, automatic=True,
+            provides=_serves_heads_invariantly, requires=kernel_requirement(heads_limit),
+            automatic=True,
         ),
         Component(
             "attention", "mla", MlaConfig, f"{here}.mla:build",
             "multi-head latent attention, absorbed or expanded by cost", provides=_serves_latent,
-            requires=_one_form, automatic=True,
+            requires=_mla_requires, automatic=True,
         ),
     ]  # fmt: skip

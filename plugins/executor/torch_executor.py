@@ -21,6 +21,7 @@ from interlock.core.planes import Planes, attention_batch, make_attend, make_att
 from interlock.core.request import TokenLogprobs
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
+from interlock.plugins.executor.moves import copy_page, move_entries
 from interlock.plugins.executor.sampling import SampledRows
 
 SCORED_ROWS = 128
@@ -46,18 +47,23 @@ class TorchExecutor(Executor):
         """See Executor."""
         batch = plan.batch
         for copy in batch.copies:
-            self._planes.copy_page(copy.table, copy.source, copy.target)
-        tokens_T = torch.from_numpy(batch.tokens).to(self._device)
-        view = attention_batch(batch, self._device)
-        attend = make_attend(self._backend, view, self._planes)
-        with self._adapters.selected(_adapter_of(batch, self._device)):
-            features_TE = self._decoder.forward(tokens_T, view.positions_T, attend)
+            copy_page(self._planes, copy.table, copy.source, copy.target)
+        features_TE, padding = self._target(batch)
         result = self._verify(plan, features_TE)
+        result.padding = padding
         self._score_prompts(plan, features_TE, result)
         self._compact_trees(batch, result)
         if self.drafter is not None:
             self._draft(plan, features_TE, result)
         return result
+
+    def _target(self, batch: Batch) -> tuple[Tensor, int]:
+        """The target pass: features [T, E] of the batch's tokens, and how many padded it."""
+        tokens_T = torch.from_numpy(batch.tokens).to(self._device)
+        view = attention_batch(batch, self._device)
+        attend = make_attend(self._backend, self._backend.plan(view), self._planes)
+        with self._adapters.selected(_adapter_of(batch, self._device)):
+            return self._decoder.forward(tokens_T, view.positions_T, attend), 0
 
     def _verify(self, plan: StepPlan, features_TE: Tensor) -> StepResult:
         """Tokens for every row that wants logits, decided on rank 0."""
@@ -139,7 +145,8 @@ class TorchExecutor(Executor):
             length = int(batch.row_offsets[r + 1] - batch.row_offsets[r])
             first = int(batch.starts[r]) + length - len(draft.tokens)
             for table, pages in enumerate(batch.tables):
-                self._planes.move_entries(
+                move_entries(
+                    self._planes,
                     table,
                     pages[batch.slots[r]],
                     [first + node for node in path],
@@ -278,7 +285,7 @@ class _Context(DraftContext):
             tree_masks={},
             device=self._device,
         )
-        return make_attend(self._backend, view, self._planes), view.positions_T
+        return make_attend(self._backend, self._backend.plan(view), self._planes), view.positions_T
 
 
 def build(_config: TorchConfig, context: BuildContext) -> TorchExecutor:

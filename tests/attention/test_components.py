@@ -76,9 +76,10 @@ def test_batch_invariant_backends_are_built_when_numerics_says_so() -> None:
 def test_batch_invariant_mla_has_one_form(form: str, numerics: str, refused: bool) -> None:
     config = MlaConfig(form=form)
     component = next(c for c in components() if c.name == "mla")
-    (requirement,) = component.requires(config, MODEL)
     settings = {"numerics": numerics}
-    reason = requirement(Composition({}, frozenset(), MODEL, settings=settings))
+    reason = component.requires(config, MODEL)[0](
+        Composition({}, frozenset(), MODEL, settings=settings)
+    )
     assert (reason is not None) == refused
     assert reason is None or "set attention.form=absorbed" in reason
 

@@ -13,6 +13,7 @@ import torch
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.planes import Planes, make_attend, make_attention_batch, tree_mask
 from interlock.core.testing.attention_oracle import random_inputs, take
+from interlock.plugins.executor.moves import move_entries
 
 Path = tuple[int, ...]
 CPU = torch.device("cpu")
@@ -73,7 +74,7 @@ class Layers:
             },
             device=CPU,
         )
-        attend = make_attend(self.backend, batch, self.planes)
+        attend = make_attend(self.backend, self.backend.plan(batch), self.planes)
         outputs = {}
         for layer, spec in enumerate(self.specs):
             inputs = take([(inputs_of(spec, layer, path, self.dtype), 0, 1) for path in paths])
@@ -85,7 +86,8 @@ class Layers:
         """Keep the lead tokens and a path of draft nodes, moved to where committed ones belong."""
         request, first = row.request, len(row.request.path) + len(row.lead)
         for table in range(self.num_tables):
-            self.planes.move_entries(
+            move_entries(
+                self.planes,
                 table,
                 np.array(request.pages, dtype=np.int32),
                 [first + node for node in accepted],

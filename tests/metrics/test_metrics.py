@@ -9,6 +9,7 @@ from interlock.core.settings import LimitsConfig
 from interlock.core.testing.records import answered, failed, running
 from interlock.driver.latency import latencies
 from interlock.driver.metrics import max_concurrent, summarize
+from interlock.driver.weight_bytes import bytes_moved
 
 
 def ledger() -> StepLedger:
@@ -219,7 +220,7 @@ def test_mbu_is_bytes_moved_over_what_the_busy_time_could_move():
     account.end_step(tokens_run=10, rows=1, start_s=0.0, end_s=0.5)
     account.ran(decode=1, context=10)
     account.end_step(tokens_run=1, rows=1, start_s=1.0, end_s=1.5)
-    moved = account.bytes_moved(weight_bytes=1000, cache_bytes_per_token=8)
+    moved = bytes_moved(account, weights=1000, cache_per_token=8)
     assert moved == 2 * 1000 + 10 * 8
     found = summarize([], account, bytes_moved=moved, peak_bytes_per_s=4160.0)
     assert found["mbu"] == close(0.5)

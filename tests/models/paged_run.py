@@ -47,7 +47,9 @@ class PagedRun:
     def step(self, rows: Sequence[Row]) -> list[torch.Tensor]:
         """The logits [T, vocabulary] of each row's new tokens."""
         batch = self._batch(rows)
-        attend = make_attend(self.backend, attention_batch(batch, CPU), self.planes)
+        attend = make_attend(
+            self.backend, self.backend.plan(attention_batch(batch, CPU)), self.planes
+        )
         tokens, positions = torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions)
         logits = self.decoder.logits(self.decoder.forward(tokens, positions, attend))
         for sequence, new in rows:

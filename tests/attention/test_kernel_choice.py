@@ -1,0 +1,93 @@
+"""`attention.kernel`: what it comes to, and refusals that say why and what to set."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from interlock.core.capabilities import Composition
+from interlock.core.errors import ConfigError
+from interlock.core.model import AttentionSpec, ModelDescription
+from interlock.plugins.attention import GqaConfig, MlaConfig
+from interlock.plugins.attention.kernel_choice import (
+    kernel_requirement,
+    reason_against_triton,
+    runs_triton,
+)
+
+HEADS = AttentionSpec("heads", 2, 2, 8, 8, 0.5)
+MODEL = ModelDescription("m", "llama", 50, 16, 1, 64, (HEADS,), "float32", {})
+
+
+def serves_all(_model):
+    return None
+
+
+def too_large(_model):
+    return "head size 1000 is more than kernels have"
+
+
+def reasons(config, device="cpu", limit=serves_all, **settings):
+    composition = Composition({}, frozenset(), MODEL, device=device, settings=settings)
+    found = [r(composition) for r in kernel_requirement(limit)(config, MODEL)]
+    return [reason for reason in found if reason is not None]
+
+
+@pytest.mark.parametrize("config", [GqaConfig, MlaConfig])
+def test_an_unknown_kernel_is_named_with_the_closest_match(config):
+    with pytest.raises(ConfigError, match=r"no kernel named 'tritn'; did you mean 'triton'"):
+        config(kernel="tritn")
+
+
+@pytest.mark.parametrize("kernel", ["auto", "torch"])
+def test_only_triton_asked_for_by_name_can_be_refused(kernel):
+    assert reasons(GqaConfig(kernel=kernel), limit=too_large) == []
+
+
+def test_triton_on_a_cpu_is_refused_with_what_to_set():
+    (reason,) = reasons(GqaConfig(kernel="triton"))
+    assert "attention.kernel=triton: device=cpu" in reason
+    assert "TRITON_INTERPRET=1" in reason
+    assert reason.endswith("or set attention.kernel=torch")
+
+
+def test_triton_is_refused_where_bits_must_not_depend_on_the_batch():
+    (reason,) = reasons(GqaConfig(kernel="triton"), device="cuda", numerics="batch_invariant")
+    assert "numerics=batch_invariant" in reason
+
+
+def test_triton_is_refused_for_a_model_that_its_kernels_cannot_compute():
+    (reason,) = reasons(GqaConfig(kernel="triton"), device="cuda:1", limit=too_large)
+    assert "head size 1000" in reason
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "numerics", "limit", "triton"),
+    [
+        ("auto", "cpu", "fast", serves_all, False),
+        ("auto", "cuda", "fast", serves_all, True),
+        ("auto", "cuda:1", "batch_invariant", serves_all, False),
+        ("auto", "cuda", "fast", too_large, False),
+        ("torch", "cuda", "fast", serves_all, False),
+        ("triton", "cuda", "fast", serves_all, True),
+    ],
+)
+def test_auto_is_triton_where_it_can_run_on_a_gpu(kernel, device, numerics, limit, triton):
+    assert runs_triton(kernel, device, numerics, MODEL, limit) == triton
+
+
+def test_without_the_package_auto_is_torch_and_triton_is_refused(monkeypatch):
+    monkeypatch.setattr("interlock.plugins.attention.kernel_choice.find_spec", lambda _name: None)
+    assert not runs_triton("auto", "cuda", "fast", MODEL, serves_all)
+    assert "install triton" in (reason_against_triton("cuda", "fast", MODEL, serves_all) or "")
+
+
+def test_in_the_interpreter_triton_may_be_asked_for_on_a_cpu():
+    code = (
+        "from interlock.plugins.attention.kernel_choice import reason_against_triton as why;"
+        "print(why('cpu', 'fast', None, lambda model: None))"
+    )
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert told.stdout.strip() == "None", told.stderr
