@@ -70,11 +70,7 @@ def attention_batch(batch: Batch, device: torch.device) -> AttentionBatch:
         positions=batch.positions.tolist(),
         page_tables=tuple(tables),
         page_size=batch.page_size,
-        tree_masks={
-            row: tree_mask(draft, int(batch.row_offsets[row + 1] - batch.row_offsets[row]), device)
-            for row, draft in batch.drafts.items()
-            if draft.parents is not None
-        },
+        tree_masks=tree_masks(batch, device),
         device=device,
     )
 
@@ -98,6 +94,15 @@ def make_attention_batch(
         page_size=page_size,
         tree_masks=tree_masks,
     )
+
+
+def tree_masks(batch: Batch, device: torch.device) -> dict[int, Tensor]:
+    """The mask of each row that verifies a draft tree."""
+    return {
+        row: tree_mask(draft, int(batch.row_offsets[row + 1] - batch.row_offsets[row]), device)
+        for row, draft in batch.drafts.items()
+        if draft.parents is not None
+    }
 
 
 def tree_mask(draft: Draft, num_tokens: int, device: torch.device) -> Tensor:

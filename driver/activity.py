@@ -37,7 +37,7 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
         "spec": {"draft_rounds": ledger.draft_rounds, "drafted_tokens": ledger.drafted},
         "spec/verifier": {"draft_rounds": ledger.draft_rounds},
         "parallel": {"steps": ledger.steps},
-        "executor": {"steps": ledger.steps},
+        "executor": {"steps": ledger.steps, **engine.executor.facts()},
         "structured": {"requests": len(guided)},
         "workload": {"requests": core.num_added},
         **{adapter: {"requests": count} for adapter, count in adapters.items()},

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
-from interlock.core.capabilities import none_provided, none_required
+from interlock.core.capabilities import Capability, RunsModel, none_provided, none_required
 from interlock.core.engine import Engine
 from interlock.core.kv_cache import Holding, KVCache
 from interlock.core.model import ModelDescription
@@ -43,13 +44,14 @@ ADAPTER = "adapter"
 """A LoRA adapter that some requests use, beside others with the same prompt that do not."""
 SEAMS = (
     "attention", "cache/allocator", "cache/index", "cache/eviction", "scheduler/order",
-    "scheduler/chunking", "scheduler/victim", "spec",
+    "scheduler/chunking", "scheduler/victim", "spec", "executor",
 )  # fmt: skip
 REFERENCE = {
     "attention": "reference",
     "cache/allocator": "contiguous",
     "cache/index": "none",
     "spec": "none",
+    "executor": "torch",
 }
 
 
@@ -108,7 +110,14 @@ class Walk:
         """Every seam's choices (without `auto`), the models and the page sizes."""
         names = {s: [n for n in self.registry.names(s) if n != AUTO] for s in SEAMS}
         names["spec"] = [n for n in names["spec"] if n != "replay"]
+        names["executor"] = [
+            name for name in names["executor"] if RunsModel() in self._provided("executor", name)
+        ]
         return {"model": list(MODELS), "page_size": list(PAGE_SIZES), **names}
+
+    def _provided(self, seam: str, name: str) -> set[Capability]:
+        component = self.registry.components[seam, name]
+        return set(component.provides(component.config(name=name), None))
 
     def config(self, cell: Mapping[str, Any]) -> EngineConfig:
         """The configuration of a cell: a budget that chunks prompts, a pool that runs short.
@@ -200,6 +209,7 @@ class Walk:
             accepted=ledger.accepted,
             aborted=sum(r.status is Status.ABORTED for r in records.values()),
             forked=sum(r.shared_tokens > 0 for r in records.values()),
+            padding=ledger.padding,
         )
         return outcome
 
@@ -321,14 +331,19 @@ def check_written(cache: KVCache, holding: Holding, computed: int) -> None:
 def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:
     """Accepted cells to run, and how many cells of the product were refused, by reason.
 
-    The full product leaves the replaying test drafters to the pairwise set.
+    The full product leaves the replaying test drafters to the pairwise set, and its cells are
+    dealt out to the executors.
     """
     factors = walk.factors()
+    executors = factors["executor"]
     if full:
         factors["spec"] = [name for name in factors["spec"] if not name.startswith("replay")]
+        factors["executor"] = ["any"]
     refused: Counter[str] = Counter()
     accepted: list[Cell] = []
     for cell in full_product(factors):
+        if full:
+            cell["executor"] = executors[crc32(repr(cell).encode()) % len(executors)]
         reasons = walk.refusals(cell)
         refused.update(reasons[:1])
         if not reasons:

@@ -7,6 +7,7 @@ from typing import Any
 from interlock.core.capabilities import (
     BatchInvariant,
     Capability,
+    CapturesGraphs,
     Composition,
     Requirement,
     ServesAttention,
@@ -22,9 +23,11 @@ from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
 from interlock.plugins.attention.kernel_choice import (
+    Limit,
     kernel_option,
     kernel_requirement,
     require_known,
+    runs_triton,
 )
 
 FORMS = ("cost", "absorbed", "expanded")
@@ -84,13 +87,23 @@ def _serves_heads(_config: Any, _model: ModelDescription | None) -> Iterable[Cap
 
 
 def _serves_heads_invariantly(config: Any, model: ModelDescription | None) -> Iterable[Capability]:
-    return (*_serves_heads(config, model), BatchInvariant())
+    captures = _captures(config, model, heads_limit)
+    return (*_serves_heads(config, model), BatchInvariant(), *captures)
 
 
-def _serves_latent(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+def _serves_latent(config: Any, model: ModelDescription | None) -> Iterable[Capability]:
     return (
-        ServesAttention("latent"), ServesWindows(), ServesTrees(), StoresFp8(), BatchInvariant()
+        ServesAttention("latent"), ServesWindows(), ServesTrees(), StoresFp8(), BatchInvariant(),
+        *_captures(config, model, latent_limit),
     )  # fmt: skip
+
+
+def _captures(
+    config: Any, model: ModelDescription | None, limit: Limit
+) -> tuple[CapturesGraphs, ...]:
+    """Triton's plans can be captured, torch's cannot."""
+    on_cuda = model is not None and runs_triton(config.kernel, "cuda", "fast", model, limit)
+    return (CapturesGraphs(),) if on_cuda else ()
 
 
 def _one_form(config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:

@@ -1,11 +1,14 @@
-"""Built-in executors: torch on a real model, and fixed costs in virtual time."""
+"""Built-in executors: torch on a real model, also in CUDA graphs; fixed costs in virtual time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from interlock.core.capabilities import (
     Capability,
+    CapturesGraphs,
     CarriesTokens,
+    Composition,
     DrivesVirtualTime,
     EditsLogits,
     MakesText,
@@ -14,10 +17,13 @@ from interlock.core.capabilities import (
     RunsModel,
     RunsOnRanks,
     SimulatesDrafts,
+    SplitsSums,
     TakesBlockIds,
     needs,
 )
+from interlock.core.closest import unknown_name
 from interlock.core.component import Component
+from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
 
@@ -25,11 +31,40 @@ MOST_MS = 1e9
 """Eleven days a step: longer ones add up to times that are no numbers."""
 
 
+CAPTURE = ("lazy", "start")
+"""When executor=cuda_graph captures."""
+
+
 @dataclass(frozen=True)
 class TorchConfig:
     """Run the model with torch, step by step, on the wall clock."""
 
     name: str = "torch"
+
+
+@dataclass(frozen=True)
+class GraphConfig:
+    """Run the model with torch; capture decode and verification steps in CUDA graphs.
+
+    Such steps are padded to one of few shapes, whose pass is captured once and then replayed.
+    Others run as with executor=torch. On a CPU the same steps are padded and run eagerly.
+    """
+
+    name: str = "cuda_graph"
+    rows: tuple[int, ...] = option(
+        (),
+        "numbers of requests that steps are padded to, rising; steps with more run eagerly "
+        "(none: 1, 2, 4, every multiple of 8 and scheduler.max_requests)",
+    )
+    capture: str = option(
+        CAPTURE[0], "lazy: a shape is captured when it first occurs; start: all before any request"
+    )
+
+    def __post_init__(self) -> None:
+        if self.capture not in CAPTURE:
+            raise ConfigError(unknown_name("capture", self.capture, CAPTURE))
+        if list(self.rows) != sorted({n for n in self.rows if n > 0}):
+            raise ValueError(f"rows={list(self.rows)} are not rising numbers of at least 1")
 
 
 @dataclass(frozen=True)
@@ -72,6 +107,15 @@ def components() -> list[Component]:
         ),
         Component(
             seam="executor",
+            name="cuda_graph",
+            config=GraphConfig,
+            build="interlock.plugins.executor.graph_executor:build",
+            summary="as torch, decode and verification steps captured in CUDA graphs",
+            provides=_torch_provides,
+            requires=_graph_requires,
+        ),
+        Component(
+            seam="executor",
             name="fixed",
             config=FixedConfig,
             build="interlock.plugins.executor.fixed:build",
@@ -81,13 +125,47 @@ def components() -> list[Component]:
     ]
 
 
-def _torch_provides(_config: TorchConfig, _model: ModelDescription | None) -> Iterable[Capability]:
+def _torch_provides(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
     return (RunsModel(), RunsOnRanks(), ReturnsLogprobs(), EditsLogits(), MakesText())
 
 
-def _torch_requires(_config: TorchConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
-    reason = "executor=torch runs a model on token ids, but the workload carries none"
+def _torch_requires(config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:
+    reason = f"executor={config.name} runs a model on token ids, but the workload carries none"
     return (needs(CarriesTokens(), reason),)
+
+
+def _graph_requires(config: GraphConfig, model: ModelDescription | None) -> Iterable[Requirement]:
+    def rows(composition: Composition) -> str | None:
+        most = composition.settings.get("scheduler.max_requests")
+        if most is None or all(count <= most for count in config.rows):
+            return None
+        return (
+            f"executor.rows={list(config.rows)}: no step has more rows than "
+            f"scheduler.max_requests={most}"
+        )
+
+    return (*_torch_requires(config, model), rows, _can_capture)
+
+
+def _can_capture(composition: Composition) -> str | None:
+    """What runs on CUDA has launches that do not depend on what a step holds."""
+    if not composition.device.startswith("cuda"):
+        return None
+    if composition.has(SplitsSums()):
+        chosen = composition.chosen["parallel"][0]
+        return f"executor=cuda_graph captures no sums over ranks, which parallel={chosen} needs"
+    if composition.settings.get("numerics") == "batch_invariant":
+        return (
+            "executor=cuda_graph: with numerics=batch_invariant the number of launches grows with "
+            "the longest context, so that no graph fits the next step; set numerics=fast"
+        )
+    if not composition.has(CapturesGraphs()):
+        chosen = composition.chosen["attention"][0]
+        return (
+            f"executor=cuda_graph: attention={chosen} as configured has no plans that can be "
+            "captured on CUDA (Triton kernels have)"
+        )
+    return None
 
 
 def _fixed_provides(_config: FixedConfig, _model: ModelDescription | None) -> Iterable[Capability]:

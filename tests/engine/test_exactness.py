@@ -32,6 +32,7 @@ def test_every_pair_of_choices_gives_the_tokens_of_the_reference_run_alone(walk)
             "accepted",
             "aborted",
             "forked",
+            "padding",
         )
         if activity[name] == 0
     ]
