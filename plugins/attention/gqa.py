@@ -13,12 +13,13 @@ from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
 from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput
+from interlock.plugins.attention import GqaConfig
 from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.explicit import explicit_attention
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.masked import masked_attention
-from interlock.plugins.attention.native.choice import reason_against_native
+from interlock.plugins.attention.native.choice import runs_native
 from interlock.plugins.attention.native.plan import NativePlan
 from interlock.plugins.attention.native.rows import Shape
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
@@ -130,11 +131,11 @@ class InvariantGqaAttention(GqaAttention):
         return out_THV.to(inputs.q_THD.dtype)
 
 
-def build(_config: Any, context: BuildContext) -> GqaAttention:
+def build(config: GqaConfig, context: BuildContext) -> GqaAttention:
     """The component's instance."""
     kind = GqaAttention
     if context.batch_invariant:
         kind = InvariantGqaAttention
-    elif reason_against_native(context) is None:
+    elif runs_native(config.kernel, context):
         kind = NativeGqaAttention
     return kind(context.cache_dtype)

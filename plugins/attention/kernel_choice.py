@@ -1,6 +1,6 @@
-"""Which kernels an attention backend runs: torch's own, or Triton's where they can run.
+"""Which kernels an attention backend runs: torch's own, compiled C++, or Triton's.
 
-Nothing here imports torch or triton before a composition asks for triton by name.
+Nothing here imports torch or triton before a composition asks for kernels by name.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,10 +13,11 @@ from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
 
-KERNELS = ("auto", "torch", "triton")
+KERNELS = ("auto", "torch", "native", "triton")
 HELP = (
-    "torch: torch's own; triton: Triton's, on CUDA (on a CPU only in Triton's interpreter); "
-    "auto: triton on CUDA where it is installed and serves the model, else torch"
+    "torch: torch's own; native: C++ compiled on this machine for short rows, on a CPU; "
+    "triton: Triton's, on CUDA (on a CPU only in Triton's interpreter); auto: triton on CUDA where "
+    "it is installed and serves the model, native on a CPU with a C++ compiler, else torch"
 )
 
 Limit = Callable[[ModelDescription], str | None]
@@ -60,11 +61,20 @@ def kernel_requirement(
 
     def requires(config: Any, model: ModelDescription | None) -> Iterable[Requirement]:
         def requirement(composition: Composition) -> str | None:
-            if config.kernel != "triton":
-                return None
-            numerics = composition.settings.get("numerics", "fast")
-            reason = reason_against_triton(composition.device, numerics, model, limit)
-            return reason and f"attention.kernel=triton: {reason}, or set attention.kernel=torch"
+            settings = {"numerics": "fast", **composition.settings}
+            reason = None
+            if config.kernel == "triton":
+                reason = reason_against_triton(
+                    composition.device, settings["numerics"], model, limit
+                )
+            if config.kernel == "native":
+                from interlock.plugins.attention.native.choice import reason_against_native
+
+                reason = reason_against_native(composition.device, settings)
+            return (
+                reason
+                and f"attention.kernel={config.kernel}: {reason}, or set attention.kernel=torch"
+            )
 
         return (requirement,)
 

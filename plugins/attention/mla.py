@@ -21,6 +21,9 @@ from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
+from interlock.plugins.attention.native.choice import runs_native
+from interlock.plugins.attention.native.plan import NativePlan
+from interlock.plugins.attention.native.rows import Shape
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
 from interlock.plugins.attention.products import project
 from interlock.plugins.attention.stored import RowWriter, new_rows, read, stored_groups
@@ -44,6 +47,16 @@ class MlaPlan(PagedPlan):
                 chosen[forced.get(self._form, cheaper)].append(row.index)
             self._rows_of[spec] = {name: tuple(rows) for name, rows in chosen.items()}
         return self._rows_of[spec][form]
+
+
+class NativeMlaPlan(MlaPlan, NativePlan):
+    """A plan whose short absorbed rows the compiled kernel answers."""
+
+    def absorbed(self, spec: AttentionSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The short and the long rows that run absorbed."""
+        rows = self.rows_of(spec, "absorbed")
+        short = tuple(row for row in rows if self.is_short(row))
+        return short, tuple(row for row in rows if not self.is_short(row))
 
 
 class MlaAttention(AttentionBackend):
@@ -79,16 +92,59 @@ class MlaAttention(AttentionBackend):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, MlaPlan)
         assert isinstance(inputs, LatentInput)
-        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
         queries = inputs.q_nope_THN
         out_THV = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
-        for group in plan.groups(table, spec.window, plan.rows_of(spec, "absorbed")):
+        left = self._begun(spec, inputs, plan, table, planes, out_THV)
+        for group in plan.groups(table, spec.window, left):
             rows_RSL = read(planes, "latent", group.slots_RS).to(queries.dtype)
             _absorbed(spec, inputs, group, rows_RSL, out_THV)
         for group in plan.groups(table, spec.window, plan.rows_of(spec, "expanded")):
             rows_RSL = read(planes, "latent", group.slots_RS).to(queries.dtype)
             _expanded(spec, inputs, group, rows_RSL, out_THV)
         return out_THV
+
+    def _begun(
+        self, spec: AttentionSpec, inputs: LatentInput, plan: MlaPlan, table: int,
+        planes: Mapping[str, Tensor], _out_THV: Tensor,
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Put the new latents in their pages; the absorbed rows that are still to be answered."""
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        return plan.rows_of(spec, "absorbed")
+
+
+class NativeMlaAttention(MlaAttention):
+    """The same; short absorbed rows are answered by a compiled kernel that copies no entry.
+
+    Where `NativeGqaAttention` runs; a stored row is a key of L and, in its first C, a value.
+    """
+
+    def plan(self, batch: AttentionBatch) -> NativeMlaPlan:
+        """Write slots now; forms and layouts once per (page table, kind of layer)."""
+        return NativeMlaPlan(batch, self.form)
+
+    def _begun(
+        self, spec: AttentionSpec, inputs: LatentInput, plan: MlaPlan, table: int,
+        planes: Mapping[str, Tensor], out_THV: Tensor,
+    ) -> tuple[int, ...]:  # fmt: skip
+        assert isinstance(plan, NativeMlaPlan)
+        short, long = plan.absorbed(spec)
+        nope_THN, rope_THR = inputs.q_nope_THN, inputs.q_rope_THR
+        tokens_N = plan.tokens_of(short)
+        if tokens_N is not None:
+            nope_THN, rope_THR = nope_THN[tokens_N], rope_THR[tokens_N]
+        nope_NHC = torch.bmm(nope_THN.transpose(0, 1), inputs.up_k_HNC).transpose(0, 1)
+        q_NHL = torch.cat((nope_NHC, rope_THR), dim=-1)
+        new_TL = new_rows(inputs, planes)["latent"]
+        latent = planes["latent"]
+        sums_NHC = q_NHL.new_empty(len(q_NHL), spec.num_heads, spec.latent_rank)
+        rows = plan.short_rows(table, Shape.of(spec), q_NHL.dtype, short)
+        rows.attend(q_NHL, new_TL[:, None], None, latent, latent, sums_NHC)
+        result_NHV = torch.bmm(sums_NHC.transpose(0, 1), inputs.up_v_HVC.mT).transpose(0, 1)
+        if tokens_N is None:
+            out_THV.copy_(result_NHV)
+        else:
+            out_THV[tokens_N] = result_NHV
+        return long
 
 
 def _absorbed(
@@ -171,4 +227,5 @@ def build(config: MlaConfig, context: BuildContext) -> MlaAttention:
     """The component's instance."""
     if context.batch_invariant:
         return InvariantMlaAttention(context.cache_dtype)
-    return MlaAttention(config.form, context.cache_dtype)
+    kind = NativeMlaAttention if runs_native(config.kernel, context) else MlaAttention
+    return kind(config.form, context.cache_dtype)

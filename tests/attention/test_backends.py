@@ -3,7 +3,7 @@
 from interlock.core.attention import AttentionBackend
 from interlock.core.testing.attention_contract import AttentionContract
 from interlock.plugins.attention.gqa import GqaAttention, NativeGqaAttention
-from interlock.plugins.attention.mla import MlaAttention
+from interlock.plugins.attention.mla import MlaAttention, NativeMlaAttention
 from interlock.plugins.attention.reference import ReferenceAttention
 
 
@@ -54,3 +54,17 @@ class TestMlaExpanded(AttentionContract):
 
     def make(self) -> AttentionBackend:
         return MlaAttention("expanded")
+
+
+class TestNativeMlaByCost(AttentionContract):
+    forms = ("latent",)
+
+    def make(self) -> AttentionBackend:
+        return NativeMlaAttention()
+
+
+class TestNativeMlaAbsorbed(AttentionContract):
+    forms = ("latent",)
+
+    def make(self) -> AttentionBackend:
+        return NativeMlaAttention("absorbed")

@@ -5,16 +5,20 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from interlock.core.capabilities import Composition
+from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.model import AttentionSpec, ModelDescription
 from interlock.plugins.attention import GqaConfig, MlaConfig
+from interlock.plugins.attention.gqa import GqaAttention, NativeGqaAttention, build
 from interlock.plugins.attention.kernel_choice import (
     kernel_requirement,
     reason_against_triton,
     runs_triton,
 )
+from interlock.plugins.attention.native import library
 
 HEADS = AttentionSpec("heads", 2, 2, 8, 8, 0.5)
 MODEL = ModelDescription("m", "llama", 50, 16, 1, 64, (HEADS,), "float32", {})
@@ -50,6 +54,50 @@ def test_triton_on_a_cpu_is_refused_with_what_to_set():
     assert "attention.kernel=triton: device=cpu" in reason
     assert "TRITON_INTERPRET=1" in reason
     assert reason.endswith("or set attention.kernel=torch")
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "reason"),
+    [
+        ("cuda", {}, "device=cuda is no CPU"),
+        ("cpu", {"dtype": "float16"}, "dtype=float16 is not one of bfloat16, float32, float64"),
+        ("cpu", {"cache.dtype": "fp8"}, "cache.dtype=fp8 needs planes that it does not read"),
+        ("cpu", {"numerics": "batch_invariant"}, "numerics=batch_invariant needs sums"),
+    ],
+)
+def test_compiled_kernels_are_refused_where_they_do_not_run(device, settings, reason):
+    (given,) = reasons(GqaConfig(kernel="native"), device=device, **settings)
+    assert given.startswith(f"attention.kernel=native: {reason}")
+    assert given.endswith("or set attention.kernel=torch")
+
+
+def test_compiled_kernels_run_where_a_compiler_is_found():
+    assert reasons(GqaConfig(kernel="native"), dtype="bfloat16") == []
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    library.library.cache_clear()
+    monkeypatch.setattr(library, "COMPILERS", ("no-such-compiler",))
+    yield
+    library.library.cache_clear()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_auto_is_torch_and_native_is_refused():
+    (reason,) = reasons(GqaConfig(kernel="native"))
+    assert "no C++ compiler (no-such-compiler) is on the path; install a C++ compiler" in reason
+    context = BuildContext(MODEL, torch.device("cpu"), torch.float32)
+    assert type(build(GqaConfig(), context)) is GqaAttention
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [("auto", NativeGqaAttention), ("native", NativeGqaAttention), ("torch", GqaAttention)],
+)
+def test_on_a_cpu_the_option_decides_what_is_built(kernel, kind):
+    context = BuildContext(MODEL, torch.device("cpu"), torch.bfloat16)
+    assert type(build(GqaConfig(kernel=kernel), context)) is kind
 
 
 def test_triton_is_refused_where_bits_must_not_depend_on_the_batch():

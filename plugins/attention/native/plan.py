@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from interlock.core.attention import AttentionBatch
 from interlock.plugins.attention.native.rows import Ints, RowFacts, Shape, ShortRows
@@ -18,6 +19,7 @@ class NativePlan(PagedPlan):
         self._is_short_R[list(batch.tree_masks)] = True
         long_R = (new_R > 0) & ~self._is_short_R
         self._long = tuple(np.flatnonzero(long_R).tolist())
+        self._tokens: dict[tuple[int, ...], Tensor] = {}
         self._short: dict[tuple[int, Shape, tuple[int, ...] | None], ShortRows] = {}
 
     def short_rows(
@@ -38,6 +40,20 @@ class NativePlan(PagedPlan):
                 self.write_slots[table], dtype,
             )  # fmt: skip
         return self._short[key]
+
+    def is_short(self, row: int) -> bool:
+        """True if the kernel takes the row."""
+        return bool(self._is_short_R[row])
+
+    def tokens_of(self, rows: tuple[int, ...]) -> Tensor | None:
+        """Flat tokens [N] of these rows, in order; None: all of the step's."""
+        if len(rows) == self.batch.num_rows:
+            return None
+        if rows not in self._tokens:
+            offsets = self.batch.row_offsets
+            flat = [token for row in rows for token in range(offsets[row], offsets[row + 1])]
+            self._tokens[rows] = torch.tensor(flat, dtype=torch.long)
+        return self._tokens[rows]
 
     def long_groups(self, table: int, window: int | None) -> list[RowGroup]:
         """The long rows, laid out for torch."""
