@@ -1,0 +1,167 @@
+"""The command that compares ours with peers: its options, the run, the table and the JSON file."""
+
+import argparse
+import contextlib
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.beside.cells import OURS, PLAIN, WORKS, Comparison, Row, agreement
+from benchmarks.beside.paired import Progress, paired_ratio
+from benchmarks.beside.process import SideError, SideProcess
+from benchmarks.beside.shapes import LLAMA, SMOLLM2, write
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A system to compare with: its name among the sides, and the Python that has it."""
+
+    name: str
+    python: str = sys.executable
+    exact_options: tuple[str, ...] = ()
+    """Options of the side where only tokens are compared."""
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """What every comparison can be asked."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--shapes", nargs="+", default=[SMOLLM2.name, LLAMA.name], choices=list(WORKS),
+        metavar="NAME", help=f"of {', '.join(WORKS)}; default: the first two")  # fmt: skip
+    add("--batches", nargs="+", type=int, default=[1, 8, 32], metavar="N", help="of decode steps")
+    add("--repeats", type=int, default=5, help="measurements of each cell and side (default 5)")
+    add("--threads", type=int, default=2, help="of each side (default 2)")
+    add("--models", type=Path, metavar="DIR",
+        help="keep the random checkpoints (2.7 GB) here and use those that are there; default: "
+        "a temporary directory")  # fmt: skip
+    add("--ours", nargs="*", default=[], metavar="KEY=VALUE",
+        help="further overrides of our engine, e.g. scheduler.budget_tokens=512")  # fmt: skip
+    add("--no-arrivals", action="store_true", help="leave the workload of arrivals out")
+    add("--json", type=Path, metavar="PATH", help="write every sample and version to this file")
+    return parser
+
+
+@contextlib.contextmanager
+def started(
+    model: Path, dtype: str, peers: Sequence[Peer], args: argparse.Namespace, exact: bool
+) -> Iterator[dict[str, SideProcess]]:
+    """Ours and the peers' processes, each stopped until it is called."""
+    with contextlib.ExitStack() as stack:
+        ours = SideProcess(OURS, model, dtype, args.threads, tuple(args.ours))
+        sides = {OURS: stack.enter_context(ours)}
+        for peer in peers:
+            given = peer.exact_options if exact else ()
+            process = SideProcess(peer.name, model, dtype, args.threads, given, peer.python)
+            sides[peer.name] = stack.enter_context(process)
+        yield sides
+
+
+def compare(peers: Sequence[Peer], args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All shapes: rows, agreement, versions."""
+    progress = Progress()
+    rows: list[Row] = []
+    facts: dict[str, Any] = {}
+    report: dict[str, Any] = {"agreement_bfloat16": {}, "start_s": {}}
+    for name in args.shapes:
+        work = WORKS[name] if not args.no_arrivals else replace(WORKS[name], requests=0)
+        progress.say(f"{name}: writing the checkpoint and starting the sides")
+        model = write(work.shape, folder)
+        with (
+            started(model, "bfloat16", peers, args, exact=False) as sides,
+            SideProcess(PLAIN, model, "bfloat16", args.threads) as plain,
+        ):
+            facts |= {side: process.facts for side, process in sides.items()}
+            report["start_s"][name] = {s: round(p.start_s, 1) for s, p in sides.items()}
+            comparison = Comparison(work, sides, plain, args.repeats, progress)
+            rows += comparison.rows(args.batches)
+            report["agreement_bfloat16"][name] = agreement(work.shape, sides, 4, 16)
+    smallest = WORKS[args.shapes[0]].shape
+    progress.say(f"{smallest.name}: tokens in fp32")
+    exact = write(smallest, folder, "float32")
+    with started(exact, "float32", peers, args, exact=True) as sides:
+        report["agreement_float32"] = {smallest.name: agreement(smallest, sides, 3, 12)}
+    progress.clear()
+    report["seconds"] = round(time.perf_counter() - progress.start_s)
+    return report | {"rows": rows, "sides": facts}
+
+
+def cells_of(row: Row, peers: Sequence[str]) -> list[str]:
+    """One line of the table."""
+    digits = 1 if row.median(OURS) < 100 else 0
+    shown = [f"{row.median(name):,.{digits}f}" for name in (OURS, *peers)]
+    best = min(row.peers, key=lambda name: statistics.median(row.samples[name]))
+    ratio = paired_ratio(row.samples[best], row.samples[OURS])
+    verdict = "tie" if ratio.tie else ("faster" if ratio.median > 1 else "slower")
+    of = f" of {best}" if len(peers) > 1 else ""
+    return [row.shape, f"{row.cell} ({row.unit})", *shown, f"{ratio}{of}", verdict]
+
+
+def bandwidth_lines(row: Row) -> Iterator[str]:
+    """Decode at batch 1 as a share of what plain products over the same bytes reach."""
+    best = min(row.plains, key=lambda name: statistics.median(row.samples[name]), default="")
+    for name in dict.fromkeys([*row.plains[:1], *([best] if best else [])]):
+        share = paired_ratio(row.samples[name], row.samples[OURS])
+        yield (
+            f"{row.shape}, batch 1: {share} of the bandwidth of {name.removeprefix(PLAIN + ' ')} "
+            f"over the same bytes ({row.median(name):.1f} ms)"
+        )
+
+
+def show(report: Mapping[str, Any], peers: Sequence[Peer]) -> None:
+    """The table of ratios, what was chosen, and the versions."""
+    names = [peer.name for peer in peers]
+    table = Table("shape", "cell", "ours", *names, "times as fast", "")
+    for row in report["rows"]:
+        table.add_row(*cells_of(row, names))
+    console = Console(width=150 if not sys.stdout.isatty() else None)
+    console.print(table)
+    for row in report["rows"]:
+        for line in bandwidth_lines(row):
+            console.print(line)
+        if row.note:
+            console.print(f"{row.shape}: {row.note}")
+    console.print(f"equal greedy tokens, fp32: {report['agreement_float32']}")
+    console.print(f"equal greedy tokens, bf16: {report['agreement_bfloat16']}")
+    for side, facts in report["sides"].items():
+        console.print(f"{side}: {facts}")
+
+
+def cpu_name() -> str:
+    """As the system says."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
+
+
+def run(peers: Sequence[Peer], args: argparse.Namespace, command: str) -> None:
+    """Compare, print, write the JSON file; ends with 1 and the reason where a side fails."""
+    if args.repeats < 5:
+        print(f"--repeats {args.repeats}: fewer than 5 are for a quick look only", file=sys.stderr)
+    with contextlib.ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory() if args.models is None else None
+        folder = Path(stack.enter_context(temporary)) if temporary else args.models
+        try:
+            report = compare(peers, args, folder)
+        except SideError as error:
+            sys.exit(f"\n{error}")
+    show(report, peers)
+    if args.json:
+        written = report | {
+            "command": command,
+            "rows": [row.as_json() for row in report["rows"]],
+            "repeats": args.repeats,
+            "cpu": cpu_name(),
+            "python": platform.python_version(),
+        }
+        args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,91 @@
+"""Comparisons of engines run end to end on a tiny shape, and say what they measured."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.beside.paired import paired_ratio
+from benchmarks.beside.process import SideError, SideProcess
+from benchmarks.beside.shapes import LLAMA, SMOLLM2, TINY, write
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_a_ratio_of_one_side_with_itself_is_a_tie_and_a_clear_difference_is_none():
+    draw = random.Random(0)
+    times = [1 + draw.random() for _ in range(7)]
+    assert paired_ratio(times, times) == paired_ratio([1.0], [1.0])
+    noisy = [t * draw.uniform(0.9, 1.1) for t in times]
+    assert paired_ratio(noisy, times).tie
+    found = paired_ratio([2.0 * t for t in noisy], times)
+    assert not found.tie
+    assert found.low <= found.median <= found.high
+    assert 1.8 <= found.median <= 2.2
+
+
+@pytest.mark.parametrize(("shape", "published"), [(SMOLLM2, 134_515_008), (LLAMA, 1_100_048_384)])
+def test_shapes_have_the_parameters_that_the_models_are_known_by(shape, published):
+    norms = (2 * shape.layers + 1) * shape.hidden
+    looked_up = 0 if shape.tied else shape.vocab * shape.hidden
+    assert shape.weight_elements + norms + looked_up == published
+
+
+def test_a_checkpoint_is_written_once_and_again_when_its_seed_differs(tmp_path):
+    folder = write(TINY, tmp_path)
+    file = folder / "model.safetensors"
+    first, when = file.read_bytes(), file.stat().st_mtime_ns
+    assert write(TINY, tmp_path) == folder
+    assert file.stat().st_mtime_ns == when
+    write(TINY, tmp_path, seed=1)
+    assert file.read_bytes() != first
+
+
+def test_a_failing_command_ends_the_side_with_its_log(tmp_path):
+    model = write(TINY, tmp_path)
+    with (
+        SideProcess("plain", model, "bfloat16", 1) as side,
+        pytest.raises(SideError, match="plain: KeyError: 'no such product'"),
+    ):
+        side.call("product", "no such product", 1)
+
+
+def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
+    done = run(
+        "benchmarks/vs_transformers.py", "--shapes", "tiny", "--repeats", "2", "--threads", "1",
+        "--batches", "1", "3", "--models", str(tmp_path), "--json", str(tmp_path / "out.json"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["agreement_float32"] == {"tiny": {"transformers": 1.0}}
+    cells = {row["cell"]: row for row in found["rows"]}
+    assert list(cells) == [
+        "decode, batch 1", "decode, batch 3", "prefill of 64", "5 arrivals",
+    ]  # fmt: skip
+    for cell, row in cells.items():
+        assert {"interlock", "transformers"} <= set(row["samples"])
+        assert all(len(taken) == 2 and min(taken) > 0 for taken in row["samples"].values())
+        assert row["times_as_fast_as"]["transformers"]["median"] > 0
+        assert cell in done.stdout.replace("\n", " ")
+    assert any(name.startswith("plain ") for name in cells["decode, batch 1"]["samples"])
+    assert re.search(r"transformers serves by .* \(of one at a time", cells["5 arrivals"]["note"])
+    assert {"interlock", "torch"} <= set(found["sides"]["interlock"])
+
+
+@pytest.mark.parametrize("given", [[], ["--vllm-python", "/no/such/python"]])
+def test_without_vllm_the_command_says_what_to_do(given):
+    done = run("benchmarks/vs_vllm_cpu.py", *given)
+    assert done.returncode == 1
+    assert "--vllm-python" in done.stderr
+    assert "--help" in done.stderr
+    assert "Traceback" not in done.stderr
