@@ -1,23 +1,31 @@
-"""Control-plane cost: microseconds per request and step that are not spent in the model.
+"""Control-plane cost: CPU time of a decode step that is not spent in the model.
 
     python benchmarks/control_plane.py --json docs/results/control_plane.json
+    python benchmarks/control_plane.py --vllm-python ENVIRONMENT/bin/python
 
-The fixed-cost executor answers at once, so the CPU time of a decode step is scheduling, paging,
-bookkeeping and the executor's own token hashing. Prompts differ, every request decodes, and steps
-are timed one by one after all prefills, in CPU time of the thread, since machines are shared. The
-median over steps is reported, with its ratio between context lengths and numbers of requests.
+The fixed-cost executor answers at once: a decode step is scheduling, paging, bookkeeping, outputs
+and the executor's own token hashing. Prompts differ, every request decodes, and steps are timed one
+by one after all prefills, in CPU time of the thread, since machines are shared. The median over
+steps is reported, with its ratio between context lengths and numbers of requests. With the
+interpreter of an environment that has vLLM, its scheduler does the same work in the same run
+(benchmarks/vllm_scheduler.py: schedule and update_from_output, without making outputs for users).
 """
 
 import argparse
 import json
 import platform
 import statistics
+import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from interlock.core.assemble import assemble
 from interlock.core.request import Request, SamplingParams
+
+GRID = ((64, 2_000), (256, 2_000), (64, 20_000), (256, 20_000))
+PEER = Path(__file__).with_name("vllm_scheduler.py")
 
 
 def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[str]) -> float:
@@ -36,7 +44,7 @@ def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[s
         sampling = SamplingParams(max_tokens=steps + 48, ignore_eos=True)
         engine.submit(Request(index, prompt, sampling))
     while engine.core.num_running < requests or any(
-        live.view.pending > 1 or not live.record.output_token_ids
+        live.sequence.length - live.computed > 1 or not live.record.output_token_ids
         for live in engine.core.queues.running.values()
     ):
         engine.step()
@@ -48,39 +56,57 @@ def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[s
     return statistics.median(times) * 1e6
 
 
+def vllm_step_us(python: Path, requests: int, context_tokens: int, steps: int) -> dict[str, Any]:
+    """The same of vLLM's scheduler, and its version. SystemExit says what is missing."""
+    if not python.is_file():
+        raise SystemExit(f"--vllm-python {python}: no such file; give a Python that has vLLM")
+    command = [str(python), str(PEER), *map(str, (requests, context_tokens, steps))]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    if ran.returncode:
+        last = (ran.stderr.strip() or "no message").splitlines()[-1]
+        raise SystemExit(f"--vllm-python {python}: {PEER.name} failed: {last}")
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
     """Measure the grid and print one line per cell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--steps", type=int, default=200, help="decode steps per cell")
     parser.add_argument("--repeats", type=int, default=3, help="cells are repeated, medians kept")
+    parser.add_argument("--vllm-python", type=Path, help="a Python with vLLM: its scheduler too")
     parser.add_argument("overrides", nargs="*", help="further overrides, e.g. cache=block_hash")
     args = parser.parse_args()
-    grid = [(64, 2000), (256, 2000), (64, 200)]
-    cells = []
-    for requests, context in grid:
+    cells, versions = [], {"interlock": version("interlock"), "numpy": version("numpy")}
+    for requests, context in GRID:
         step_us = statistics.median(
             decode_step_us(requests, context, args.steps, args.overrides)
             for _ in range(args.repeats)
         )
-        cells.append(
-            {
-                "requests": requests,
-                "context_tokens": context,
-                "step_us": round(step_us, 1),
-                "us_per_request_step": round(step_us / requests, 3),
-            }
-        )
-        print(cells[-1], flush=True)
+        cell = {
+            "requests": requests,
+            "context_tokens": context,
+            "step_us": round(step_us, 1),
+            "us_per_request_step": round(step_us / requests, 3),
+        }
+        if args.vllm_python:
+            runs = [
+                vllm_step_us(args.vllm_python, requests, context, args.steps)
+                for _ in range(args.repeats if context < 20_000 else 1)
+            ]
+            cell["vllm_step_us"] = round(statistics.median(run["step_us"] for run in runs), 1)
+            versions["vllm"] = runs[0]["vllm"]
+        cells.append(cell)
+        print(cell, flush=True)
     by = {(c["requests"], c["context_tokens"]): c["step_us"] for c in cells}
     report = {
         "cells": cells,
-        "context_x10_ratio": round(by[64, 2000] / by[64, 200], 2),
-        "requests_x4_ratio": round(by[256, 2000] / by[64, 2000], 2),
+        "context_x10_ratio": round(by[256, 20_000] / by[256, 2_000], 2),
+        "requests_x4_ratio": round(by[256, 2_000] / by[64, 2_000], 2),
         "overrides": args.overrides,
         "python": platform.python_version(),
-        "interlock": version("interlock"),
-        "numpy": version("numpy"),
+        **versions,
     }
     print(json.dumps({k: v for k, v in report.items() if k != "cells"}))
     if args.json:

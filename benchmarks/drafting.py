@@ -22,6 +22,7 @@ from rich.table import Table
 
 from interlock.core.assemble import assemble
 from interlock.core.checkpoint import find_model
+from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
 
 PROMPT_TOKENS = 64
@@ -35,7 +36,11 @@ def measure(
         [f"model={model}", "scheduler.max_requests=8", "threads=1", "cache=none", *spec]
     )
     assert engine.codec is not None
-    ids = engine.codec.encode((find_model(model).directory / "held_out.txt").read_text())
+    ids = engine.codec.encode(
+        (
+            find_model(model, list(load_registry().formats.values())).directory / "held_out.txt"
+        ).read_text()
+    )
     stride = (len(ids) - PROMPT_TOKENS) // prompts
     sampling = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True)
     for index in range(prompts):

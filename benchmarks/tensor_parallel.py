@@ -58,7 +58,7 @@ def refused(model: str, size: int) -> list[str]:
 def submit(engine: Engine, prompts: int, tokens: int) -> None:
     """Pieces of held-out text; every other request is sampled."""
     assert engine.codec is not None
-    model = find_model(engine.resolution.model.name)
+    model = find_model(engine.resolution.model.name, list(load_registry().formats.values()))
     ids = engine.codec.encode((model.directory / "held_out.txt").read_text())
     stride = (len(ids) - PROMPT_TOKENS) // prompts
     for index in range(prompts):

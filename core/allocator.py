@@ -1,6 +1,7 @@
 """The allocator seam: which physical pages a request gets. The core keeps reference counts."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,6 +31,19 @@ class KVAllocator(ABC):
     @abstractmethod
     def take(self, owner: RequestId, count: int) -> Pages | None:
         """`count` more pages for an open owner, in table order; None (and no change) if short."""
+
+    def take_each(self, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
+        """counts[i] more pages for owners[i], one after the other; None (and no change) if short.
+
+        The same pages as `take` for each in turn. Allocators to whom owners are equal can do it at
+        once.
+        """
+        if len(owners) == 1:
+            return self.take(owners[0], counts[0])
+        if not self.reserves and sum(counts) > self.free_pages():
+            return None
+        parts = [self.take(*pair) for pair in zip(owners, counts, strict=True)]
+        return np.concatenate([part for part in parts if part is not None])
 
     @abstractmethod
     def give_back(self, pages: Pages) -> None:

@@ -11,6 +11,7 @@ from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import MakesText, RunsModel, SharesPages
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
+from interlock.core.draft_rules import DraftRules
 from interlock.core.drafter import Drafter, TokenDrafter
 from interlock.core.engine import Engine
 from interlock.core.engine_core import EngineCore
@@ -20,7 +21,6 @@ from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
 from interlock.core.parallel import ParallelStrategy, Ranks
-from interlock.core.planner import DraftRules
 from interlock.core.queues import Policies
 from interlock.core.rank import Leader, Rank, follow
 from interlock.core.registry import Registry, load_registry
@@ -29,7 +29,6 @@ from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
 from interlock.core.structured import StructuredOutput
-from interlock.core.text import load_codec
 
 SIMULATED_MAX_LEN = 1 << 18
 """Longest request where no model sets a limit, in tokens."""
@@ -101,7 +100,7 @@ class _Builder(Rank):
         config = replace(resolution.config, max_model_len=self._max_model_len(config))
         super().__init__(config, resolution.model, registry, resolution.chosen, ranks)
         self.classes["parallel"] = type(strategy)
-        codec = load_codec(self.model.files) if self.model.files else None
+        codec = registry.codec(self.model.files)
         self.context = replace(self.context, codec=codec)
 
     def _max_model_len(self, config: EngineConfig) -> int:

@@ -1,45 +1,51 @@
-"""Books what a row of a finished step computed: in the run's ledger and in the request's record."""
+"""Books what the rows of a finished step computed: in the run's ledger and in the records."""
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from interlock.core.batch import Ints
+from interlock.core.kv_cache import Flags
 from interlock.core.ledger import StepLedger
-from interlock.core.live import PlannedRow
-from interlock.core.request import TokenLogprobs
+from interlock.core.request import RequestRecord, TokenLogprobs
+from interlock.core.running import Running
+from interlock.core.step_rows import PlannedRows
 
 
-def book_row(row: PlannedRow, ledger: StepLedger) -> bool:
-    """Book the row's tokens by kind; True for a decode or verify pass."""
-    live = row.live
-    again = max(0, min(row.start + row.tokens, live.high_water) - row.start)
-    fresh = row.tokens - again
-    is_pass = row.tokens == 1 and row.start >= live.sequence.num_prompt and fresh == 1
-    live.record.recomputed_tokens += again
+def book_rows(rows: PlannedRows, running: Running, ledger: StepLedger) -> Flags:
+    """Book the rows' tokens by kind; which rows are decode or verify passes."""
+    slots = rows.roster.slots
+    ends = np.minimum(rows.starts + rows.tokens, running.high_water[slots])
+    again = np.maximum(ends - rows.starts, 0)
+    passes: Flags = (rows.tokens == 1) & (rows.starts >= running.prompt[slots]) & (again == 0)
+    num_passes = int(np.count_nonzero(passes))
+    recomputed = int(again.sum())
     ledger.ran(
-        prompt=0 if is_pass else fresh,
-        recomputed=again,
-        decode=int(is_pass),
-        drafted=len(row.draft.tokens),
-        context=row.start,
+        prompt=int(rows.tokens.sum()) - recomputed - num_passes,
+        recomputed=recomputed,
+        decode=num_passes,
+        drafted=int(rows.drafted.sum()),
+        context=int(rows.starts.sum()),
     )
-    return is_pass
+    for r in np.flatnonzero(again).tolist():
+        rows.roster.lives[r].record.recomputed_tokens += int(again[r])
+    return passes
 
 
-def book_prompt(row: PlannedRow, found: Sequence[TokenLogprobs]) -> None:
-    """Note the laws of the prompt tokens after the row's, in so far as they were not known."""
-    record = row.live.record
+def book_prompt(record: RequestRecord, start: int, found: Sequence[TokenLogprobs]) -> None:
+    """Note the laws of the prompt tokens after `start`, in so far as they were not known."""
     if not record.prompt_logprobs:
         record.prompt_logprobs.append(None)
-    record.prompt_logprobs.extend(found[len(record.prompt_logprobs) - row.start - 1 :])
+    record.prompt_logprobs.extend(found[len(record.prompt_logprobs) - start - 1 :])
 
 
-def book_pass(row: PlannedRow, accepted: int, emitted: int, ledger: StepLedger) -> None:
-    """Book what a decode or verify pass gave, and its draft round if it had a draft."""
-    drafted = len(row.draft.tokens)
-    record = row.live.record
-    record.target_passes += 1
-    record.pass_tokens += emitted
-    if drafted:
-        ledger.verified(drafted, accepted)
-        record.draft_rounds += 1
-        record.drafted_tokens += drafted
-        record.accepted_tokens += accepted
+def book_drafts(rows: PlannedRows, counted: Flags, accepted: Ints, ledger: StepLedger) -> None:
+    """Book the draft rounds of the rows that count."""
+    for r, draft in rows.drafts.items():
+        if counted[r]:
+            drafted, kept = len(draft.tokens), int(accepted[r])
+            record = rows.roster.lives[r].record
+            ledger.verified(drafted, kept)
+            record.draft_rounds += 1
+            record.drafted_tokens += drafted
+            record.accepted_tokens += kept

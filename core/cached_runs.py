@@ -113,7 +113,7 @@ class CachedRuns:
         return (
             0 <= known <= len(own) == len(inserted.pages)
             and self._pool.are_kept(inserted.pages[:known])
-            and bool((inserted.pages[known:] == own[known:]).all())
+            and inserted.pages[known:].tolist() == own[known:].tolist()
         )
 
     def _stamp(self, pages: Pages, priority: int, now_s: float) -> None:
@@ -181,13 +181,3 @@ class CachedRuns:
         if run is None:
             raise ContractError(f"{type(self.index).__name__} lost page {page}, which is in use")
         return run
-
-    def check_integrity(self) -> None:
-        """Recompute what is kept and who is a candidate. For tests."""
-        self.index.check_integrity()
-        indexed = {page for run in self.index.runs() for page in run.pages}
-        assert indexed == set(np.flatnonzero(self._pool.kept).tolist()), "kept pages are stale"
-        for run in self.index.runs():
-            stale = self._is_idle_leaf(run) != (id(run) in self._candidates)
-            assert not stale, "eviction candidates are stale"
-        assert self.policy.num_candidates() == len(self._candidates)

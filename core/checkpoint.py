@@ -11,7 +11,7 @@ import torch
 from interlock.core.closest import unknown_name
 from interlock.core.errors import CheckpointError, ConfigError, ContractError
 from interlock.core.model import Decoder, ModelDescription, ModelFamily
-from interlock.core.model_files import HuggingFaceDirectory, ModelFiles, ModelFormat
+from interlock.core.model_files import ModelFiles, ModelFormat
 from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
 
@@ -29,29 +29,18 @@ def shipped_models() -> dict[str, Path]:
     }
 
 
-def find_model(name_or_path: str, formats: Sequence[ModelFormat] = ()) -> ModelFiles:
+def find_model(name_or_path: str, formats: Sequence[ModelFormat]) -> ModelFiles:
     """The model of a shipped or packaged name, or in this directory or file.
 
     Raises CheckpointError with the closest name when there is neither.
     """
     shipped = shipped_models()
-    if name_or_path in shipped:
-        return HuggingFaceDirectory(shipped[name_or_path])
     for form in formats:
         if name_or_path in form.models:
             return form.named(name_or_path)
-    path = Path(name_or_path).expanduser()
-    if (path / "config.json").is_file():
-        return HuggingFaceDirectory(path)
-    for form in formats if path.exists() else ():
-        if (files := form.open(path)) is not None:
-            return files
-    others = "".join(f" or {form.name}" for form in formats)
+    path = shipped.get(name_or_path, Path(name_or_path).expanduser())
     if path.exists():
-        kind = "directory has no config.json" if path.is_dir() else "file is no model"
-        raise CheckpointError(
-            f"model={name_or_path}: this {kind}; a model is a directory with config.json{others}"
-        )
+        return open_model(path, formats)
     known = [*shipped, *(name for form in formats for name in form.models)]
     raise CheckpointError(
         f"model={name_or_path}: {unknown_name('model', name_or_path, known)}; "
@@ -59,28 +48,25 @@ def find_model(name_or_path: str, formats: Sequence[ModelFormat] = ()) -> ModelF
     )
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """The parsed config.json. Raises CheckpointError, naming the file, if it is not an object."""
-    return _config_of(HuggingFaceDirectory(directory))
+def open_model(path: Path, formats: Sequence[ModelFormat]) -> ModelFiles:
+    """The model in an existing directory or file; CheckpointError where no format finds one."""
+    for form in formats:
+        if (files := form.open(path)) is not None:
+            return files
+    kind = "directory has no config.json" if path.is_dir() else "file is no model"
+    known = " or ".join(form.name for form in formats)
+    raise CheckpointError(f"model={path}: this {kind}; a model is {known}")
 
 
-def _config_of(files: ModelFiles) -> dict[str, Any]:
-    config = files.json("config.json")
-    if config is None:
-        raise CheckpointError(f"{files.where('config.json')}: no such file")
-    return config
-
-
-def describe_model(model: ModelFiles | Path, families: Sequence[ModelFamily]) -> ModelDescription:
+def describe_model(files: ModelFiles, families: Sequence[ModelFamily]) -> ModelDescription:
     """What the config says, read by the family that serves its architecture.
-
-    A path is that of a Hugging Face directory.
 
     Raises CheckpointError for an architecture that no family serves (a model that is not a causal
     decoder among them), for quantised weights, and for what the family itself refuses.
     """
-    files = HuggingFaceDirectory(model) if isinstance(model, Path) else model
-    config, source = _config_of(files), files.where("config.json")
+    config, source = files.json("config.json"), files.where("config.json")
+    if config is None:
+        raise CheckpointError(f"{source}: no such file")
     family = _family_of(config, families, source)
     if config.get("quantization_config"):
         stated = config["quantization_config"]

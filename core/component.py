@@ -1,7 +1,7 @@
 """A component: a config dataclass, a way to build the class, and what it provides and requires."""
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from interlock.core.executor import ModelParts
+    from interlock.core.model_files import ModelFormat
     from interlock.core.text import TextCodec
 
 CONTRACT = 1
@@ -34,6 +35,8 @@ class BuildContext:
     """For executors of a composition that runs the model."""
     codec: "TextCodec | None" = None
     """The model's tokenizer; None: token ids only."""
+    formats: "Sequence[ModelFormat]" = ()
+    """How further models that a component reads (a draft head) may be stored."""
     numerics: str = "fast"
     """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
 

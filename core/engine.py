@@ -57,7 +57,7 @@ class Engine:
         self.decisions: list[StepDecision] = []
         self._observers = tuple(observers)
         self._max_in_flight = max_in_flight
-        self._flights: deque[tuple[StepPlan, list[int], StepResult]] = deque()
+        self._flights: deque[tuple[StepPlan, tuple[int, ...], StepResult]] = deque()
         self._pending: list[tuple[float, int, Request]] = []
         self._next_id = 0
 
@@ -136,7 +136,7 @@ class Engine:
         plan = self.core.plan(now_s)
         if plan is None:
             return False
-        indices = self.core.indices(plan)
+        indices = self.core.indices()
         result = self.executor.execute(plan)
         self.clock.advance(result.duration_s)
         self._flights.append((plan, indices, result))

@@ -7,15 +7,18 @@ completions arrive in plan order.
 from collections import deque
 from collections.abc import Callable
 
-from interlock.core.batch import NO_DRAFT, StepPlan, StepResult
-from interlock.core.bookkeeping import book_pass, book_prompt, book_row
+import numpy as np
+
+from interlock.core.batch import NO_DRAFT, Ints, StepPlan, StepResult
+from interlock.core.bookkeeping import book_drafts, book_prompt, book_rows
+from interlock.core.draft_rules import DraftRules
 from interlock.core.errors import RequestError
-from interlock.core.growth import end_text, extend, finish_reason
+from interlock.core.growth import emitted, end_text, finish_reason, give_out
 from interlock.core.intake import Intake, due_s
-from interlock.core.kv_cache import KVCache
+from interlock.core.kv_cache import Flags, KVCache
 from interlock.core.ledger import StepLedger
-from interlock.core.live import Live, PlannedRow
-from interlock.core.planner import DraftRules, Planner
+from interlock.core.live import Live
+from interlock.core.planner import Planner
 from interlock.core.queues import Policies, Queues
 from interlock.core.request import (
     FinishReason,
@@ -26,7 +29,8 @@ from interlock.core.request import (
     Status,
 )
 from interlock.core.samples import SampleGroup, with_laws
-from interlock.core.step_plan import check_draft, check_result, check_tokens, make_batch, make_plan
+from interlock.core.step_plan import check_answers, check_draft, check_result, make_batch, make_plan
+from interlock.core.step_rows import PlannedRows
 from interlock.core.streams import sample_seed
 from interlock.core.token_sequence import TokenSequence
 
@@ -57,7 +61,10 @@ class EngineCore:
         self._live: dict[RequestId, Live] = {}
         self._groups: dict[RequestId, SampleGroup] = {}
         self._num_lives = 0
-        self._flights: deque[tuple[StepPlan, list[PlannedRow]]] = deque()
+        self._held: list[SampleGroup] = []
+        self._may_end = np.zeros(intake.vocab_size, dtype=np.bool_)
+        """Tokens that end some request."""
+        self._flights: deque[tuple[StepPlan, PlannedRows]] = deque()
         self._outputs: list[RequestOutput] = []
         self._next_step = 0
         self.num_added = 0
@@ -84,7 +91,7 @@ class EngineCore:
             self._outputs.append(RequestOutput(request_id, request.index, (), record))
             return
         self._groups[request_id] = group = SampleGroup(request_id, request.sampling)
-        request = with_laws(request)
+        request, keys = with_laws(request), (self.cache.page_size, self.drafts.lookback_tokens)
         for sample in range(request.sampling.samples):
             record = _record(request, sample_seed(seed, sample), sample)
             live = Live(
@@ -92,7 +99,8 @@ class EngineCore:
                 group=group,
                 request=request,
                 record=record,
-                sequence=TokenSequence(request, self.cache.page_size, self.drafts.lookback_tokens),
+                sequence=TokenSequence(request, *keys, record.output_token_ids),
+                running=self.queues.columns,
                 salt=self.intake.salt_of(request),
                 seed=sample_seed(seed, sample),
                 stop_ids=self.intake.stop_ids(request),
@@ -104,10 +112,12 @@ class EngineCore:
             self._num_lives += 1
             self._live[live.id] = live
             group.lives.append(live)
+            self._may_end[[id for id in live.stop_ids if id < self.intake.vocab_size]] = True
         first, *others = group.lives
         self.queues.enqueue(first)
-        if self.cache.shares_pages:
+        if self.cache.shares_pages and others:
             group.held = others
+            self._held.append(group)
         else:
             for live in others:
                 self.queues.enqueue(live)
@@ -157,21 +167,21 @@ class EngineCore:
     def plan(self, now_s: float) -> StepPlan | None:
         """The next step, or None if there is nothing that could run now."""
         rows = self._planner.plan(now_s)
-        if not rows:
+        if rows is None:
             return None
-        for row in rows:
-            check_draft(row.draft, self.intake.vocab_size, self.drafts.name)
-        batch = make_batch(rows, self.cache.tables, self.cache.page_size)
-        plan = make_plan(self._next_step, rows, batch, now_s)
+        for draft in rows.drafts.values():
+            check_draft(draft, self.intake.vocab_size, self.drafts.name)
+        running = self.queues.columns
+        batch = make_batch(rows, running, self.cache.tables, self.cache.page_size)
+        plan = make_plan(self._next_step, rows, batch, running, now_s)
         self._next_step += 1
-        for row in rows:
-            row.live.in_flight = True
+        running.in_flight[rows.roster.slots] = True
         self._flights.append((plan, rows))
         return plan
 
-    def indices(self, plan: StepPlan) -> list[int]:
-        """Workload indices of a plan's rows, for the record of decisions."""
-        return [self._live[request_id].request.index for request_id in plan.batch.request_ids]
+    def indices(self) -> tuple[int, ...]:
+        """Workload indices of the rows of the newest plan, for the record of decisions."""
+        return self._flights[-1][1].roster.indices
 
     def complete(self, result: StepResult, now_s: float) -> None:
         """Commit a finished step: tokens out, rollback, pages indexed. Checks every invariant.
@@ -181,16 +191,16 @@ class EngineCore:
         """
         plan, rows = self._flights.popleft()
         check_result(plan, result, self._executor)
-        held_pages = self.cache.pools[0].held
-        for r, row in enumerate(rows):
-            row.live.in_flight = False
-            self._commit_row(r, row, result, now_s)
+        check_answers(plan.batch, result, self.intake.vocab_size, self._verifier)
+        num_rows, held_pages = plan.batch.num_rows, self.cache.pools[0].held
+        self.queues.columns.in_flight[rows.roster.slots] = False
+        self._commit(rows, result, now_s)
         self.cache.check()
         self.ledger.end_step(
             tokens_run=plan.batch.num_tokens + result.padding,
             padding=result.padding,
-            rows=len(rows),
-            running=max(self.num_running, len(rows)),
+            rows=num_rows,
+            running=max(self.num_running, num_rows),
             waiting=self.num_waiting,
             held_pages=held_pages,
             total_pages=self.cache.pools[0].num_pages,
@@ -198,81 +208,111 @@ class EngineCore:
             end_s=now_s,
         )
 
-    def _commit_row(self, r: int, row: PlannedRow, result: StepResult, now_s: float) -> None:
-        live = row.live
-        is_pass = book_row(row, self.ledger)
-        if live.ended:  # aborted while in flight
-            self.queues.leave(live, now_s)
-            del self._live[live.id]
-            return
-        if r in result.errors:
-            self._fail_row(row, result.errors[r], now_s)
-            return
-        live.draftless = False
-        if live.scores_prompt:
-            book_prompt(row, result.prompt_logprobs.get(r, ()))
-        emitted = self._emit(r, row, result, now_s) if row.samples else 0
-        accepted = min(len(result.kept_paths.get(r, ())), emitted)
-        if is_pass:
-            book_pass(row, accepted, emitted, self.ledger)
-        live.computed = row.start + row.tokens + accepted
-        live.high_water = max(live.high_water, live.computed)
-        live.draft = result.drafts.get(r, NO_DRAFT) if row.draft_limit else NO_DRAFT
-        assert live.holding is not None
-        self.cache.index_computed(live.holding, live.computed, now_s)
-        self._release(live.group)
-        reason = finish_reason(live) if emitted else None
-        if reason is not None:
-            self._end(live, Status.FINISHED, reason, now_s)
-        else:
-            self.cache.truncate(live.holding, live.computed)
+    def _commit(self, rows: PlannedRows, result: StepResult, now_s: float) -> None:
+        running = self.queues.columns
+        passes = book_rows(rows, running, self.ledger)
+        counted = ~running.ended[rows.roster.slots]
+        self._drop_lost(rows, counted, result, now_s)
+        counts, ends = emitted(rows, result, running, counted, self._may_end)
+        self._outputs += give_out(rows, result, running, counts, passes, now_s)
+        self.num_emitted += int(counts.sum())
+        accepted = np.zeros_like(counts)
+        for r, path in result.kept_paths.items():
+            accepted[r] = min(len(path), counts[r])
+        book_drafts(rows, counted & passes, accepted, self.ledger)
+        self._advance(rows, result, counted, counts, accepted)
+        self._index(rows, counted, now_s)
+        self._release()
+        for r in ends:
+            live = rows.roster.lives[r]
+            reason = finish_reason(live) if counts[r] else None
+            if reason is not None:
+                self._end(live, Status.FINISHED, reason, now_s)
+        self._trim(rows)
 
-    def _fail_row(self, row: PlannedRow, error: str, now_s: float) -> None:
-        """End the request, unless a candidate may be to blame: then run it again without a draft.
+    def _drop_lost(
+        self, rows: PlannedRows, counted: Flags, result: StepResult, now_s: float
+    ) -> None:  # fmt: skip
+        """Take leave of requests aborted in flight and of failed ones: they do not count.
 
-        Attention reads the rows of rejected candidates with weight 0, and 0 times NaN is NaN.
+        A failed row ends its request, unless a candidate may be to blame: then the request runs
+        again without a draft. Attention reads the rows of rejected candidates with weight 0, and 0
+        times NaN is NaN.
         """
-        live = row.live
-        if not row.draft.tokens:
-            self._end(live, Status.FAILED, FinishReason.ERROR, now_s, error)
-            return
-        assert live.holding is not None
-        live.draft, live.draftless = NO_DRAFT, True
-        self.cache.truncate(live.holding, live.computed)
+        lives = rows.roster.lives
+        for r, found in result.prompt_logprobs.items():
+            if counted[r] and r not in result.errors:
+                book_prompt(lives[r].record, int(rows.starts[r]), found)
+        for r in np.flatnonzero(~counted).tolist():
+            self.queues.leave(lives[r], now_s)
+            del self._live[lives[r].id]
+        for r, error in result.errors.items():
+            if not counted[r]:
+                continue
+            counted[r] = False
+            if r in rows.drafts:
+                lives[r].draft, lives[r].draftless = NO_DRAFT, True
+            else:
+                self._end(lives[r], Status.FAILED, FinishReason.ERROR, now_s, error)
 
-    def _emit(self, r: int, row: PlannedRow, result: StepResult, now_s: float) -> int:
-        """Give out a row's tokens up to the first that ends the request; returns how many."""
-        given, path = result.tokens_of(r), result.kept_paths.get(r, ())
-        check_tokens(row.draft, given, path, self.intake.vocab_size, self._verifier)
-        tokens, text = extend(row.live, given, result.logprobs.get(r, ()), now_s)
-        self.num_emitted += len(tokens)
-        self._outputs += row.live.group.give(row.live.record, tokens, text)
-        row.live.record.chunk_sizes.append(len(tokens))
-        return len(tokens)
+    def _advance(
+        self, rows: PlannedRows, result: StepResult, counted: Flags, counts: Ints, accepted: Ints
+    ) -> None:
+        """What the requests of the rows that count have now."""
+        running, lives = self.queues.columns, rows.roster.lives
+        done = rows.starts + rows.tokens + accepted
+        newest = result.token_offsets[:-1] + counts - 1
+        slots = rows.roster.slots[counted]
+        running.computed[slots] = done[counted]
+        running.high_water[slots] = np.maximum(running.high_water[slots], done[counted])
+        running.length[slots] += counts[counted]
+        gave = counts > 0
+        running.last[rows.roster.slots[gave]] = result.tokens[newest[gave]]
+        if self.drafts.num_drafts:
+            limits = rows.draft_limits.tolist()
+            for r in np.flatnonzero(counted).tolist():
+                draft = result.drafts.get(r, NO_DRAFT) if limits[r] else NO_DRAFT
+                lives[r].draft, lives[r].draftless = draft, False
+
+    def _index(self, rows: PlannedRows, counted: Flags, now_s: float) -> None:
+        """Make the pages visible that are full now."""
+        running, slots = self.queues.columns, rows.roster.slots
+        known = running.length[slots] - self.drafts.lookback_tokens
+        known = np.minimum(known, running.computed[slots])
+        for slot in slots[counted & self.cache.unindexed(slots, known)].tolist():
+            self.cache.index_computed(running.holding(slot), int(running.computed[slot]), now_s)
+
+    def _trim(self, rows: PlannedRows) -> None:
+        """Give back pages beyond what is computed."""
+        running = self.queues.columns
+        slots = rows.roster.slots[running.present[rows.roster.slots]]
+        for slot in slots[self.cache.surplus(slots, running.computed[slots])].tolist():
+            self.cache.truncate(running.holding(slot), int(running.computed[slot]))
 
     # Ends ---------------------------------------------------------------------------------------
 
     def _end(
-        self,
-        live: Live,
-        status: Status,
-        reason: FinishReason,
-        now_s: float,
+        self, live: Live, status: Status, reason: FinishReason, now_s: float,
         error: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         text = end_text(live)
         _close(live.record, status, reason, now_s, error)
         self._outputs += live.group.end(live, text, now_s)
         if live.group.ended:
             del self._groups[live.group.id]
-        self._release(live.group)
-        if not live.in_flight:
+        self._release()
+        if live.holding is not None and live.in_flight:
+            live.running.ended[live.holding.slot] = True
+        else:
             self.queues.leave(live, now_s)
             del self._live[live.id]
 
-    def _release(self, group: SampleGroup) -> None:
-        for live in group.released():
-            self.queues.enqueue(live)
+    def _release(self) -> None:
+        """Queue the samples that waited for a prompt which is computed, or will never be."""
+        for group in self._held:
+            for live in group.released():
+                self.queues.enqueue(live)
+        self._held = [group for group in self._held if group.held]
 
 
 def _record(request: Request, seed: int, sample: int) -> RequestRecord:

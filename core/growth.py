@@ -1,34 +1,79 @@
-"""How an output grows: the tokens of a step up to where it ends, their text, why it ended."""
+"""How outputs grow: a step's tokens up to where each ends, their text, why it ended."""
 
+import numpy as np
+
+from interlock.core.batch import Ints, StepResult
+from interlock.core.kv_cache import Flags
 from interlock.core.live import Live
-from interlock.core.request import FinishReason, TokenLogprobs
+from interlock.core.request import FinishReason, RequestOutput
+from interlock.core.running import Running
+from interlock.core.step_rows import PlannedRows
 
 
-def extend(
-    live: Live, given: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...], now_s: float
-) -> tuple[tuple[int, ...], str]:
-    """Add a row's tokens up to the first that ends the request.
+def emitted(
+    rows: PlannedRows, result: StepResult, running: Running, counted: Flags, may_end: Flags
+) -> tuple[Ints, list[int]]:
+    """How many of its tokens each row gives out, and the rows whose request may end with them.
 
-    Those tokens, and the text that became final with them.
+    Of `counted` rows those up to the first that ends the request; of others none. `may_end` has the
+    tokens that end some request.
     """
-    tokens = given[: live.tokens_left]
+    slots, offsets = rows.roster.slots, result.token_offsets
+    left = running.most[slots] - running.length[slots]
+    counts = np.where(counted & rows.samples, np.minimum(np.diff(offsets), left), 0)
+    looked_at = running.special[slots].copy()
+    ends = np.flatnonzero(may_end.take(result.tokens, mode="clip"))
+    looked_at[np.searchsorted(offsets, ends, "right") - 1] = True
+    looked_at &= counts > 0
+    for r in np.flatnonzero(looked_at).tolist():
+        counts[r] = _until_end(rows.roster.lives[r], result.tokens_of(r)[: counts[r]])
+    return counts, np.flatnonzero(looked_at | (counts == left)).tolist()
+
+
+def _until_end(live: Live, tokens: tuple[int, ...]) -> int:
     ends = [place for place, token in enumerate(tokens) if token in live.stop_ids]
-    tokens, text = tokens[: ends[0] + 1 if ends else None], ""
-    if live.text is not None:
-        tokens = tokens[: live.text.push(tokens, live.stop_ids)]
-        text = live.text.take()
-    live.sequence.append(tokens)
+    tokens = tokens[: ends[0] + 1 if ends else None]
+    return len(tokens) if live.text is None else live.text.push(tokens, live.stop_ids)
+
+
+def give_out(
+    rows: PlannedRows, result: StepResult, running: Running, counts: Ints, passes: Flags,
+    now_s: float,
+) -> list[RequestOutput]:  # fmt: skip
+    """Add each row's first tokens to its record; what comes out."""
+    outputs, tokens = [], tuple(result.tokens.tolist())
+    begins, special = result.token_offsets.tolist(), running.special[rows.roster.slots].tolist()
+    for r, (live, count, is_pass) in enumerate(
+        zip(rows.roster.lives, counts.tolist(), passes.tolist(), strict=True)
+    ):
+        if not count:
+            continue
+        record, new = live.record, tokens[begins[r] : begins[r] + count]
+        record.output_token_ids += new
+        text = _note(live, r, new, result) if special[r] else ""
+        output = live.group.give(record, new, text)
+        if output is not None:
+            outputs.append(output)
+        record.chunk_times_s.append(now_s)
+        record.chunk_sizes.append(count)
+        if is_pass:
+            record.target_passes += 1
+            record.pass_tokens += count
+    return outputs
+
+
+def _note(live: Live, r: int, tokens: tuple[int, ...], result: StepResult) -> str:
+    """What else is to be kept of new tokens; the text that became final with them."""
     if live.edits is not None:
         live.edits.commit(tokens)
-    live.record.output_token_ids.extend(tokens)
-    live.record.logprobs.extend(logprobs[: len(tokens)])
-    live.record.chunk_times_s.append(now_s)
-    return tokens, text
+    live.record.logprobs.extend(result.logprobs.get(r, ())[: len(tokens)])
+    return live.text.take() if live.text is not None else ""
 
 
 def finish_reason(live: Live) -> FinishReason | None:
     """Why its newest token ends the request, if it does."""
-    if live.sequence.last() in live.stop_ids or (live.text and live.text.stopped_by):
+    output = live.record.output_token_ids
+    if (output and output[-1] in live.stop_ids) or (live.text and live.text.stopped_by):
         return FinishReason.STOP
     return FinishReason.LENGTH if live.tokens_left <= 0 else None
 

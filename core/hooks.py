@@ -13,6 +13,7 @@ from interlock.core.component import CONTRACT, Component
 from interlock.core.errors import PluginError
 from interlock.core.model import ModelFamily
 from interlock.core.model_files import ModelFormat
+from interlock.core.text import CodecReader
 
 if TYPE_CHECKING:
     from interlock.core.batch import StepPlan, StepResult
@@ -40,7 +41,12 @@ def interlock_model_families() -> list[ModelFamily]:  # type: ignore[empty-body]
 
 @hookspec
 def interlock_model_formats() -> list[ModelFormat]:  # type: ignore[empty-body]  # a specification
-    """Ways to store a model, besides Hugging Face directories, that this plugin can read."""
+    """Ways to store a model that this plugin can read."""
+
+
+@hookspec
+def interlock_codec_readers() -> list[CodecReader]:  # type: ignore[empty-body]  # a specification
+    """Ways to read a model's tokenizer; the first that finds one is used."""
 
 
 @hookspec

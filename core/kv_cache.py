@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlock.core.allocator import KVAllocator
-from interlock.core.batch import PageCopy, PageId, Pages
+from interlock.core.batch import Ints, PageCopy, PageId, Pages
 from interlock.core.cache_spec import CacheLayout, Window
 from interlock.core.cached_runs import CacheCounters, CachedRuns
 from interlock.core.eviction import EvictionPolicy
@@ -21,6 +22,7 @@ from interlock.core.request import RequestId
 from interlock.core.token_sequence import TokenSequence
 from interlock.core.window_pages import WindowPages
 
+Flags = NDArray[np.bool_]
 NO_PAGES: Pages = np.empty(0, dtype=np.int32)
 
 
@@ -38,10 +40,10 @@ class Match(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """One request's pages.
+    """One request's pages: what row `slot` of the cache's columns says of them.
 
-    `counts[t]` places of row `slot` in table t are set; in a window table those below
-    `first_live[t]` were freed. The first `indexed` pages of table 0 are in the index.
+    `counts[t]` places of the row in table t are set; in a window table those below
+    `first_live[t]` were freed.
     """
 
     id: RequestId
@@ -49,9 +51,8 @@ class Holding:
     salt: bytes
     sequence: TokenSequence
     priority: int
-    counts: list[int]
-    first_live: list[int]
-    indexed: int = 0
+    counts: Ints
+    first_live: Ints
 
 
 class KVCache:
@@ -84,6 +85,11 @@ class KVCache:
             np.zeros((max_requests, columns), dtype=np.int32) for _ in layout.lifetimes
         )
         self._slots = list(range(max_requests - 1, -1, -1))
+        self._gives_back = np.array([not pool.allocator.reserves for pool in self.pools])
+        self.counts = np.zeros((max_requests, len(self.pools)), dtype=np.int64)
+        self.first_live = np.zeros_like(self.counts)
+        self.indexed = np.zeros(max_requests, dtype=np.int64)
+        """How many leading pages of table 0 of each slot are in the index."""
         self.windows = {
             table: WindowPages(
                 lifetime.tokens, page_size, self.pools[table], self.pools[0].num_pages
@@ -186,21 +192,22 @@ class KVCache:
                     done.allocator.close(id)
                 return None
             opened.append(pool)
-        tables = len(self.pools)
+        slot = self._slots.pop()
         holding = Holding(
-            id, self._slots.pop(), salt, sequence, priority, [0] * tables, [0] * tables
+            id, slot, salt, sequence, priority, self.counts[slot], self.first_live[slot]
         )
+        self.counts[slot] = self.first_live[slot] = self.indexed[slot] = 0
         if len(match.pages):
             self._pin_prefix(holding, match, now_s)
         return holding
 
     def _pin_prefix(self, holding: Holding, match: Match, now_s: float) -> None:
         pages, source, count = match.pages, match.source, len(match.pages)
-        indexed = count if source is None else min(count, source.indexed)
+        indexed = count if source is None else min(count, int(self.indexed[source.slot]))
         self.counters.hits += source is None
         if indexed:
             self.runs.pin(pages[:indexed], now_s)
-        holding.indexed = indexed
+        self.indexed[holding.slot] = indexed
         for table, pool in enumerate(self.pools):
             first, shared = self._shared(table, match)
             pool.add_refs(shared if table else pages[indexed:])
@@ -223,25 +230,36 @@ class KVCache:
         `computed` is the request's committed length: windows free what no later query can see.
         """
         self.slide(holding, computed)
-        needed = -(-entries // self.page_size)
-        taken: list[tuple[int, Pages]] = []
-        for table, pool in enumerate(self.pools):
-            missing = needed - holding.counts[table]
-            if missing <= 0:
+        return self.grow_rows(np.array([holding.slot]), [holding.id], np.array([entries]))
+
+    def grow_rows(self, slots: Ints, owners: Sequence[RequestId], entries: Ints) -> bool:
+        """Own pages for entries[i] entries in slot slots[i]; False, and none taken, if short.
+
+        What several requests need in one step, in a few array operations a table.
+        """
+        needed_R = -(-entries // self.page_size)
+        taken: list[tuple[int, Ints, Pages]] = []
+        for table in range(len(self.pools)):
+            counts_R = self.counts[slots, table]
+            missing_R = np.maximum(needed_R - counts_R, 0)
+            if not missing_R.any():
                 continue
-            pages = self._take(table, pool, holding.id, missing)
+            pages = self._take(table, owners, missing_R.tolist())
             if pages is None:
-                for other, given in taken:
-                    self._shrink(holding, other, holding.counts[other] - len(given))
+                for other, before_R, given in taken:
+                    self.counts[slots, other] = before_R
+                    self.pools[other].drop_refs(given)
                 return False
-            start = holding.counts[table]
-            self.tables[table][holding.slot, start : start + missing] = pages
-            holding.counts[table] = start + missing
-            taken.append((table, pages))
+            first_R = np.cumsum(missing_R) - missing_R
+            places = np.arange(len(pages)) - np.repeat(first_R - counts_R, missing_R)
+            self.tables[table][np.repeat(slots, missing_R), places] = pages
+            self.counts[slots, table] = counts_R + missing_R
+            taken.append((table, counts_R, pages))
         return True
 
-    def _take(self, table: int, pool: PagePool, owner: RequestId, count: int) -> Pages | None:
-        pages = pool.take(owner, count)
+    def _take(self, table: int, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
+        pool, count = self.pools[table], sum(counts)
+        pages = pool.take(owners, counts)
         if pages is None:
             self.generation += 1
             missing = count - pool.allocator.free_pages()
@@ -251,7 +269,7 @@ class KVCache:
                 gone = self.runs.evict(missing)
                 for window in self.windows.values():
                     window.anchors_gone(gone)
-            pages = pool.take(owner, count)
+            pages = pool.take(owners, counts)
         if pages is not None:
             self.counters.pages_taken += count
         return pages
@@ -262,10 +280,9 @@ class KVCache:
         An allocator that reserves keeps them for the request: nobody else could use them.
         """
         pages = -(-entries // self.page_size)
-        assert pages >= holding.indexed, "rollback into indexed pages"
+        assert pages >= self.indexed[holding.slot], "rollback into indexed pages"
         for table in range(len(self.pools)):
-            reserves = self.pools[table].allocator.reserves
-            if holding.counts[table] > pages and not reserves:
+            if holding.counts[table] > pages and self._gives_back[table]:
                 self._shrink(holding, table, pages)
 
     def _shrink(self, holding: Holding, table: int, pages: int) -> None:
@@ -294,17 +311,17 @@ class KVCache:
             first, end = holding.first_live[table], holding.counts[table]
             self._release(table, self.tables[table][holding.slot, first:end].copy())
             pool.allocator.close(holding.id)
-        if holding.indexed:
-            last = PageId(int(self.tables[0][holding.slot, holding.indexed - 1]))
+        indexed = int(self.indexed[holding.slot])
+        if indexed:
+            last = PageId(int(self.tables[0][holding.slot, indexed - 1]))
             self.runs.unpinned(last, now_s)
         self._slots.append(holding.slot)
 
     def index_computed(self, holding: Holding, computed: int, now_s: float) -> None:
         """Make the request's full pages of `computed` committed entries visible to others."""
-        if not self.index.retains:
-            return
-        first, end = holding.indexed, holding.sequence.full_pages(computed)
-        if end <= first:
+        first = int(self.indexed[holding.slot])
+        end = holding.sequence.full_pages(computed)
+        if end <= first or not self.index.retains:
             return
         row = self.tables[0][holding.slot]
         own = row[first:end].copy()
@@ -319,7 +336,30 @@ class KVCache:
                 first,
                 holding.first_live[table],
             )
-        holding.indexed = end
+        self.indexed[holding.slot] = end
+
+    # Which of many -----------------------------------------------------------------------------
+
+    def short(self, slots: Ints, entries: Ints) -> Flags:
+        """Which slots have no pages yet for so many entries each."""
+        lacking: Flags = self.counts[slots] * self.page_size < entries[:, None]
+        return np.asarray(lacking.any(axis=1))
+
+    def surplus(self, slots: Ints, entries: Ints) -> Flags:
+        """Which slots have pages beyond so many entries, to be given back."""
+        above: Flags = (self.counts[slots] - 1) * self.page_size >= entries[:, None]
+        return np.asarray((above & self._gives_back).any(axis=1))
+
+    def passed(self, slots: Ints, computed: Ints) -> Flags:
+        """Which slots have window pages that no query from these entries on can see."""
+        passed = np.zeros(len(slots), dtype=np.bool_)
+        for table, window in self.windows.items():
+            passed |= window.first_visible_pages(computed) > self.first_live[slots, table]
+        return passed
+
+    def unindexed(self, slots: Ints, entries: Ints) -> Flags:
+        """Which slots have full pages, of these entries with known keys, not in the index yet."""
+        return (entries // self.page_size > self.indexed[slots]) & self.index.retains
 
     # Checks -------------------------------------------------------------------------------------
 
@@ -327,17 +367,3 @@ class KVCache:
         """The pool equation of every table, O(1)."""
         for pool in self.pools:
             pool.check()
-
-    def check_integrity(self, holdings: Sequence[Holding]) -> None:
-        """Recompute ownership from the holdings and the index. For tests."""
-        for table, pool in enumerate(self.pools):
-            pool.check_integrity()
-            refs = np.zeros(pool.num_pages, dtype=np.int32)
-            for holding in holdings:
-                first, end = holding.first_live[table], holding.counts[table]
-                np.add.at(refs, self.tables[table][holding.slot, first:end], 1)
-            assert bool((refs == pool.refs).all()), f"references of table {table} are stale"
-        self.runs.check_integrity()
-        indexed = set(np.flatnonzero(self.pools[0].kept).tolist())
-        for window in self.windows.values():
-            window.check_integrity(indexed)

@@ -1,12 +1,13 @@
-"""A request inside the engine, and one row of a planned step."""
+"""A request inside the engine."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from interlock.core.batch import NO_DRAFT, Draft, PageCopy
+from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.kv_cache import Holding
 from interlock.core.logit_edits import LogitEdits
 from interlock.core.request import Request, RequestId, RequestRecord
+from interlock.core.running import Running
 from interlock.core.scheduler import RequestView
 from interlock.core.stop_text import OutputText
 from interlock.core.token_sequence import TokenSequence
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class Live:
     """State of one sample of a request from intake to its end; `id` is its own in the engine.
 
-    `computed` entries have committed cache rows; `high_water` is the most it ever had (what is
-    computed again below it was lost to preemption). `max_length` is prompt + output at most.
+    While it runs, `running` has in columns what changes with every step. `high_water` is the most
+    entries it ever had computed, up to its last preemption (what is computed again below it was
+    lost to that). `max_length` is prompt + output at most.
     """
 
     id: RequestId
@@ -28,6 +30,7 @@ class Live:
     request: Request
     record: RequestRecord
     sequence: TokenSequence
+    running: Running
     salt: bytes
     seed: int
     stop_ids: frozenset[int]
@@ -35,10 +38,8 @@ class Live:
     adapter: int = -1
     edits: LogitEdits | None = None
     holding: Holding | None = None
-    computed: int = 0
     high_water: int = 0
     draft: Draft = NO_DRAFT
-    in_flight: bool = False
     text: OutputText | None = None
     """Of a request that wants text."""
     draftless: bool = False
@@ -59,6 +60,16 @@ class Live:
             pages=0,
             preemptions=0,
         )
+
+    @property
+    def computed(self) -> int:
+        """Entries that have committed cache rows."""
+        return int(self.running.computed[self.holding.slot]) if self.holding else 0
+
+    @property
+    def in_flight(self) -> bool:
+        """True while a step that holds it is under way."""
+        return self.holding is not None and bool(self.running.in_flight[self.holding.slot])
 
     @property
     def tokens_left(self) -> int:
@@ -82,20 +93,4 @@ class Live:
         view = self.view
         view.total_tokens = self.sequence.length
         view.pending = self.sequence.length - self.computed
-        view.pages = self.holding.counts[0] if self.holding else 0
-
-
-@dataclass(slots=True, eq=False)
-class PlannedRow:
-    """`tokens` pending tokens of a request from `start`, then its draft's tokens.
-
-    `samples`: the row reaches the newest token as of its planning, so that the next one is drawn.
-    """
-
-    live: Live
-    start: int
-    tokens: int
-    draft: Draft
-    samples: bool
-    copies: tuple[PageCopy, ...] = ()
-    draft_limit: int = 0
+        view.pages = int(self.holding.counts[0]) if self.holding else 0

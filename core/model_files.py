@@ -1,9 +1,8 @@
-"""A model on disk: a Hugging Face directory, or what a plugin's format reads as if it were one."""
+"""A model on disk: what a plugin's format reads as if it were a Hugging Face directory."""
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -56,52 +55,6 @@ class ModelFiles(ABC):
         """The JSON object in the file of this name; None where there is none."""
         text = self.text(name)
         return None if text is None else json_object(text, self.where(name))
-
-
-@dataclass(frozen=True)
-class HuggingFaceDirectory(ModelFiles):
-    """config.json, safetensors, tokenizer.json and the rest, as `save_pretrained` writes them."""
-
-    path: Path
-
-    @property
-    def directory(self) -> Path:
-        """The directory itself."""
-        return self.path
-
-    def text(self, name: str) -> str | None:
-        """The file's text."""
-        file = self.path / name
-        if not file.is_file():
-            return None
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            kind = "JSON" if name.endswith(".json") else "text"
-            raise CheckpointError(f"{file}: cannot be read as {kind}: {error}") from error
-
-    def weights(self) -> "WeightSource":
-        """The safetensors files."""
-        from interlock.core.weights import SafetensorsDirectory  # with torch: not for --help
-
-        return SafetensorsDirectory(self.path)
-
-    def stored(self) -> Sequence[Path]:
-        """config.json and the safetensors files."""
-        files = [self.path / "config.json", *sorted(self.path.glob("*.safetensors"))]
-        return [file for file in files if file.is_file()]
-
-    def header(self, file: Path) -> bytes:
-        """config.json whole; of safetensors the header (its length is the first 8 bytes)."""
-        with file.open("rb") as opened:
-            if file.suffix == ".json":
-                return opened.read()
-            length = opened.read(8)
-            return length + opened.read(int.from_bytes(length, "little"))
-
-    def where(self, name: str) -> str:
-        """The file's path."""
-        return str(self.path / name)
 
 
 class ModelFormat(ABC):

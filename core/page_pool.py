@@ -4,6 +4,8 @@ A page is free (the allocator's), held (referenced by a request, or reserved for
 by the prefix index and referenced by nobody) or in transit (being moved by a tier).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from interlock.core.allocator import KVAllocator
@@ -29,9 +31,10 @@ class PagePool:
         """Pages that requests reference or have reserved."""
         return self.referenced + self.allocator.reserved_pages()
 
-    def take(self, owner: RequestId, count: int) -> Pages | None:
-        """New pages with one reference each; None if the allocator is short."""
-        pages = self.allocator.take(owner, count)
+    def take(self, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
+        """New pages with one reference each, counts[i] for owners[i]; None if there are too few."""
+        count = sum(counts)
+        pages = self.allocator.take_each(owners, counts)
         if pages is None:
             return None
         if not (len(pages) == len(set(pages.tolist())) == count and self._are_free(pages)):
@@ -95,12 +98,3 @@ class PagePool:
                 f"{type(self.allocator).__name__}: free {free} + cached {self.cached} + held "
                 f"{self.held} + in transit {self.in_transit} != total {self.num_pages} pages"
             )
-
-    def check_integrity(self) -> None:
-        """Recompute every counter from scratch. For tests."""
-        self.check()
-        assert bool((self.refs >= 0).all()), "a negative reference count"
-        assert self.referenced == np.count_nonzero(self.refs), "referenced is stale"
-        assert self.cached == np.count_nonzero(self.kept & (self.refs == 0)), "cached is stale"
-        taken = np.flatnonzero((self.refs > 0) | self.kept).astype(np.int32)
-        self.allocator.check_integrity(taken)

@@ -6,12 +6,11 @@ Legend: P pages, B tokens in a page, R rows, T tokens.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBackend, AttentionBatch
-from interlock.core.batch import Batch, Draft
+from interlock.core.batch import Draft
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.model import Attend, AttentionInput, AttentionSpec
 
@@ -57,24 +56,6 @@ class Planes:
                 }
 
 
-def attention_batch(batch: Batch, device: torch.device) -> AttentionBatch:
-    """The attention view of a step's batch."""
-    tables = []
-    ends = batch.starts + np.diff(batch.row_offsets)
-    most_pages = max(1, -(-int(ends.max(initial=1)) // batch.page_size))
-    for table in batch.tables:
-        tables.append(torch.from_numpy(table[batch.slots, :most_pages].astype("int64")).to(device))
-    return make_attention_batch(
-        row_offsets=batch.row_offsets.tolist(),
-        starts=batch.starts.tolist(),
-        positions=batch.positions.tolist(),
-        page_tables=tuple(tables),
-        page_size=batch.page_size,
-        tree_masks=tree_masks(batch, device),
-        device=device,
-    )
-
-
 def make_attention_batch(
     row_offsets: Sequence[int],
     starts: Sequence[int],
@@ -94,15 +75,6 @@ def make_attention_batch(
         page_size=page_size,
         tree_masks=tree_masks,
     )
-
-
-def tree_masks(batch: Batch, device: torch.device) -> dict[int, Tensor]:
-    """The mask of each row that verifies a draft tree."""
-    return {
-        row: tree_mask(draft, int(batch.row_offsets[row + 1] - batch.row_offsets[row]), device)
-        for row, draft in batch.drafts.items()
-        if draft.parents is not None
-    }
 
 
 def tree_mask(draft: Draft, num_tokens: int, device: torch.device) -> Tensor:

@@ -4,40 +4,20 @@ Rules: a step never exceeds its budget; a request already in a step in flight is
 request whose share needs pages takes them from less important ones.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from interlock.core.batch import NO_DRAFT, Draft, PageCopy
-from interlock.core.drafter import TokenDrafter
+import numpy as np
+
+from interlock.core.batch import Draft, Ints
+from interlock.core.draft_rules import DraftRules, shorten
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
-from interlock.core.live import Live, PlannedRow
+from interlock.core.live import Live
 from interlock.core.queues import Queues
 from interlock.core.request import RequestId
-from interlock.core.samples import kept_from, usable_prefix
-from interlock.core.scheduler import Share
-
-
-@dataclass(frozen=True)
-class DraftRules:
-    """What planning needs to know of the drafter, by ability rather than by name."""
-
-    name: str = "no drafter"
-    """Class of the drafter, or of what simulates it."""
-    num_drafts: int = 0
-    lookback_tokens: int = 0
-    own_rows: bool = False
-    """The drafter writes cache rows ahead of the committed ones."""
-    host: TokenDrafter | None = None
-    """A drafter that proposes from token ids when a step is planned."""
-    max_positions: int | None = None
-
-    def limit(self, length: int, tokens_left: int) -> int:
-        """Candidates worth verifying after `length` tokens when `tokens_left` may follow."""
-        limit = min(self.num_drafts, tokens_left - 1)
-        if self.max_positions is not None:
-            limit = min(limit, self.max_positions - length)
-        return max(0, limit)
+from interlock.core.samples import usable_prefix
+from interlock.core.scheduler import Decodes, Division, RequestView
+from interlock.core.step_rows import PlannedRows, StepRows
 
 
 class Planner:
@@ -48,43 +28,53 @@ class Planner:
         self._cache = cache
         self._drafts = drafts
 
-    def plan(self, now_s: float) -> list[PlannedRow]:
-        """Rows of the next step, possibly none."""
-        queues, policies = self.queues, self.queues.policies
+    def plan(self, now_s: float) -> PlannedRows | None:
+        """Rows of the next step, if there are any."""
+        queues, running = self.queues, self.queues.columns
         ready = queues.ready()
-        for live in ready:
-            live.refresh_view()
-        decodes = [live for live in ready if live.view.decoding]
-        budget = policies.budget_tokens
-        drafts = self._propose(decodes, budget)
+        pending = running.length[ready] - running.computed[ready]
+        decoding = (pending == 1) & (running.length[ready] > running.prompt[ready])
+        decodes = ready[decoding]
+        prefills = [running.at(slot) for slot in ready[~decoding].tolist()]
+        budget = queues.policies.budget_tokens
+        drafts = self._propose(decodes, budget, bool(prefills or queues.waiting))
         budget -= sum(len(draft.tokens) for draft in drafts.values())
         matches = self._look_up_waiting(budget, now_s)
-        prefills = [live for live in ready if not live.view.decoding]
-        step = _Step(queues, self._cache, self._drafts, now_s, drafts, matches)
+        step = StepRows(queues, self._cache, self._drafts, now_s, drafts, matches)
         self._fill(step, decodes, [*prefills, *queues.waiting[: len(matches)]], budget)
         asked = len(ready) + len(matches)
-        while not step.rows:  # whoever got a share could not start, or gave its own pages up
-            decodes = [live for live in decodes if live.holding is not None]
+        while step.empty:  # whoever got a share could not start, or gave its own pages up
+            decodes = decodes[running.present[decodes]]
             prefills = [live for live in prefills if live.holding is not None]
             if len(decodes) + len(prefills) in (0, asked):
                 break
             self._fill(step, decodes, prefills, budget)
             asked = len(decodes) + len(prefills)
-        if matches and not step.rows and not queues.running:
+        if matches and step.empty and not queues.running:
             raise queues.no_progress(queues.waiting[0])
-        return step.rows
+        return None if step.empty else step.planned()
 
-    def _fill(
-        self, step: "_Step", decodes: Sequence[Live], prefills: Sequence[Live], budget: int
-    ) -> None:
+    def _fill(self, step: StepRows, slots: Ints, prefills: Sequence[Live], budget: int) -> None:
         """Let the chunking policy divide the budget, and place what it gives."""
-        candidates = {live.id: live for live in [*decodes, *prefills]}
-        shares = self.queues.policies.chunking.divide(
-            [live.view for live in decodes], [live.view for live in prefills], budget
-        )
-        self._check_shares(shares, candidates, budget)
-        for share in shares:
-            step.place(candidates[share.id], share.tokens)
+        candidates = {live.id: live for live in prefills}
+        for live in prefills:
+            if live.holding is not None:
+                live.refresh_view()
+        decodes = Decodes(self.queues.columns.ids[slots], self._view)
+        views = [live.view for live in prefills]
+        division = self.queues.policies.chunking.divide(decodes, views, budget)
+        self._check(division, decodes, candidates, budget)
+        if division.decodes is not decodes.ids:
+            slot_of = dict(zip(decodes.ids.tolist(), slots.tolist(), strict=True))
+            chosen = [slot_of[id] for id in np.asarray(division.decodes).tolist()]
+            slots = np.array(chosen, dtype=np.int64)
+        shares = [(candidates[share.id], share.tokens) for share in division.shares]
+        step.place(slots, shares, division.shares_first)
+
+    def _view(self, request_id: RequestId) -> RequestView:
+        live = self.queues.running[request_id]
+        live.refresh_view()
+        return live.view
 
     def _look_up_waiting(self, budget_tokens: int, now_s: float) -> dict[RequestId, Match]:
         """Prefix matches of the waiting requests that may start, as many as the budget serves."""
@@ -107,16 +97,18 @@ class Planner:
             promised = [p + need for p, (_, need) in zip(promised, room_of, strict=True)]
         return matches
 
-    def _propose(self, decodes: Sequence[Live], budget: int) -> dict[RequestId, Draft]:
+    def _propose(self, slots: Ints, budget: int, prompts_wait: bool) -> dict[RequestId, Draft]:
         """Drafts for the decoding requests, within the budget left by one token each."""
         drafts: dict[RequestId, Draft] = {}
         if self._drafts.num_drafts == 0:
             return drafts
-        room = budget - len(decodes)
-        if self.queues.waiting or len(decodes) < len(self.queues.ready()):
-            room //= 2  # prompts wait: they get at least half of what drafts could take
-        for live in decodes:
-            limit = min(self._drafts.limit(live.sequence.length, live.tokens_left), room)
+        running, room = self.queues.columns, budget - len(slots)
+        if prompts_wait:
+            room //= 2  # they get at least half of what drafts could take
+        lengths = running.length[slots]
+        limits = self._drafts.limits(lengths, running.most[slots] - lengths).tolist()
+        for slot, most in zip(slots.tolist(), limits, strict=True):
+            live, limit = running.at(slot), min(most, room)
             if limit <= 0 or live.draftless:
                 continue
             draft = live.draft
@@ -132,113 +124,24 @@ class Planner:
                 room -= len(draft.tokens)
         return drafts
 
-    def _check_shares(
-        self, shares: Sequence[Share], candidates: dict[RequestId, Live], budget: int
+    def _check(
+        self, division: Division, decodes: Decodes, prefills: Mapping[RequestId, Live], budget: int
     ) -> None:
         name = type(self.queues.policies.chunking).__name__
-        total = sum(share.tokens for share in shares)
-        known = all(
-            share.id in candidates and 1 <= share.tokens <= candidates[share.id].view.pending
+        ids, shares = np.asarray(division.decodes), division.shares
+        known = division.decodes is decodes.ids or (
+            len(np.unique(ids)) == len(ids) and bool(np.isin(ids, decodes.ids).all())
+        )
+        known = known and len({share.id for share in shares}) == len(shares)
+        known = known and all(
+            share.id in prefills and 1 <= share.tokens <= prefills[share.id].view.pending
             for share in shares
         )
-        if not known or len({share.id for share in shares}) != len(shares):
-            raise ContractError(f"{name}.divide returned shares outside what is pending: {shares}")
-        if total > max(budget, 1) or (candidates and not shares):
+        if not known:
+            raise ContractError(f"{name}.divide returned {division}, which is not what is pending")
+        total = len(ids) + sum(share.tokens for share in shares)
+        if total > max(budget, 1) or (not total and (len(decodes) or prefills)):
             raise ContractError(
                 f"{name}.divide gave {total} tokens of a budget of {budget} "
-                f"to {len(shares)} of {len(candidates)} requests"
+                f"to {len(ids) + len(shares)} of {len(decodes) + len(prefills)} requests"
             )
-
-
-NO_COPIES: tuple[PageCopy, ...] = ()
-
-
-class _Step:
-    """A step under construction."""
-
-    def __init__(
-        self, queues: Queues, cache: KVCache, rules: DraftRules, now_s: float,
-        drafts: dict[RequestId, Draft], matches: dict[RequestId, Match],
-    ) -> None:  # fmt: skip
-        self.rows: list[PlannedRow] = []
-        self._queues = queues
-        self._cache = cache
-        self._rules = rules
-        self._now_s = now_s
-        self._drafts = drafts
-        self._matches = matches
-        self._generation = self._cache.generation
-        self._admitting = True
-
-    def place(self, live: Live, tokens: int) -> None:
-        """Give a request its share if it can have the pages; preempts less important requests."""
-        match, copies = self._matches.get(live.id), NO_COPIES
-        if match is not None:
-            if not self._admitting:
-                return
-            if match.source is not None or self._generation != self._cache.generation:
-                match = usable_prefix(live, self._cache)
-            tokens = min(tokens, live.sequence.length - match.tokens)
-            self._admitting = self._queues.admit(live, match, tokens, self._now_s)
-            if not self._admitting:
-                return
-            assert live.holding is not None
-            copies = self._cache.fork_copies(live.holding, match)
-        if live.holding is None:
-            return  # preempted earlier in this step
-        samples = live.computed + tokens == live.sequence.length
-        draft = self._drafts.get(live.id, NO_DRAFT)
-        row = PlannedRow(live, live.computed, tokens, draft, samples, copies)
-        if not self._grow(row):
-            return
-        row.draft_limit = self._lookahead(row)
-        if not row.samples:
-            self._queues.counters.chunks += 1
-        self.rows.append(row)
-
-    def _grow(self, row: PlannedRow) -> bool:
-        """Pages for the row's tokens: without its draft if need be, then at others' expense."""
-        live = row.live
-        assert live.holding is not None
-        end = row.start + row.tokens
-        kept = kept_from(live, self._cache)
-        if self._cache.grow(live.holding, kept, end + len(row.draft.tokens)):
-            return True
-        row.draft = NO_DRAFT
-        self._queues.slide_windows()
-        while not self._cache.grow(live.holding, live.computed, end):
-            self._admitting = False
-            victim = self._queues.preempt_for(live, self._now_s)
-            if victim is None:
-                self._check_progress(live)
-                return False
-            self.rows = [placed for placed in self.rows if placed.live is not victim]
-            if victim is live:
-                return False
-        return True
-
-    def _check_progress(self, live: Live) -> None:
-        if not any(other.in_flight for other in self._queues.running.values()) and not self.rows:
-            raise self._queues.no_progress(live)
-
-    def _lookahead(self, row: PlannedRow) -> int:
-        """How many candidates to propose after this step, with pages for their draft rows."""
-        live, rules = row.live, self._rules
-        if rules.num_drafts == 0 or rules.host is not None or not row.samples:
-            return 0
-        limit = rules.limit(live.sequence.length, live.tokens_left - 1)
-        if limit and rules.own_rows:
-            assert live.holding is not None
-            entries = row.start + row.tokens + len(row.draft.tokens) + limit - 1
-            entries = min(entries, live.max_length - 1)
-            if not self._cache.grow(live.holding, kept_from(live, self._cache), entries):
-                return 0
-        return limit
-
-
-def shorten(draft: Draft, limit: int) -> Draft:
-    """The first `limit` candidates; parents precede children, so any prefix is a draft."""
-    if len(draft.tokens) <= limit:
-        return draft
-    parents = None if draft.parents is None else draft.parents[:limit]
-    return Draft(draft.tokens[:limit], parents)

@@ -17,6 +17,7 @@ from interlock.core.model import ModelFamily
 from interlock.core.model_files import ModelFormat
 from interlock.core.seams import SEAMS, children_of
 from interlock.core.settings import AUTO
+from interlock.core.text import CodecReader
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Contribution:
     components: list[Component] = field(default_factory=list)
     families: list[ModelFamily] = field(default_factory=list)
     formats: list[ModelFormat] = field(default_factory=list)
+    codecs: list[CodecReader] = field(default_factory=list)
     config_dirs: list[str] = field(default_factory=list)
     observers: list[hooks.StepObserver] = field(default_factory=list)
 
@@ -97,6 +99,7 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
         (manager.hook.interlock_components, contribution.components),
         (manager.hook.interlock_model_families, contribution.families),
         (manager.hook.interlock_model_formats, contribution.formats),
+        (manager.hook.interlock_codec_readers, contribution.codecs),
         (manager.hook.interlock_config_dirs, contribution.config_dirs),
         (manager.hook.interlock_step_observers, contribution.observers),
     ]
@@ -111,15 +114,16 @@ def _check(contribution: Contribution) -> None:
     """Raise what is wrong with it, as ValueError or TypeError."""
     for component in contribution.components:
         _check_component(component)
-    for family in contribution.families:
-        if not isinstance(family, ModelFamily):
-            raise TypeError(f"interlock_model_families gave {family!r}, not a ModelFamily")
-    for form in contribution.formats:
-        if not isinstance(form, ModelFormat):
-            raise TypeError(f"interlock_model_formats gave {form!r}, not a ModelFormat")
-    for folder in contribution.config_dirs:
-        if not isinstance(folder, str):
-            raise TypeError(f"interlock_config_dirs gave {folder!r}, not a text")
+    kinds: list[tuple[str, list[Any], Any, str]] = [
+        ("model_families", contribution.families, ModelFamily, "ModelFamily"),
+        ("model_formats", contribution.formats, ModelFormat, "ModelFormat"),
+        ("codec_readers", contribution.codecs, Callable, "function"),
+        ("config_dirs", contribution.config_dirs, str, "text"),
+    ]
+    for hook, items, kind, called in kinds:
+        for item in items:
+            if not isinstance(item, kind):
+                raise TypeError(f"interlock_{hook} gave {item!r}, not a {called}")
     names = [(component.seam, component.name) for component in contribution.components]
     for seam, name in names:
         if names.count((seam, name)) > 1:

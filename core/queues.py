@@ -7,11 +7,14 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Any
 
-from interlock.core.batch import NO_DRAFT
+import numpy as np
+
+from interlock.core.batch import NO_DRAFT, Ints
 from interlock.core.errors import ContractError
-from interlock.core.kv_cache import KVCache, Match
+from interlock.core.kv_cache import Holding, KVCache, Match
 from interlock.core.live import Live
 from interlock.core.request import RequestId, Status
+from interlock.core.running import Running
 from interlock.core.scheduler import (
     AdmissionPolicy,
     ChunkingPolicy,
@@ -44,22 +47,31 @@ class PlannerCounters:
 
 
 class Queues:
-    """Every request that has not ended is in exactly one of `waiting` and `running`."""
+    """Every request that has not ended is in exactly one of `waiting` and `running`.
+
+    `columns` has what changes with every step of the running ones.
+    """
 
     def __init__(self, policies: Policies, cache: KVCache) -> None:
         self.policies = policies
         self.waiting: list[Live] = []
         self.running: dict[RequestId, Live] = {}
+        self.columns = Running(policies.max_requests)
         self.counters = PlannerCounters()
         self._cache = cache
         self._keys: dict[RequestId, tuple[Any, RequestId]] = {}
         self._admissions = 0
+        self._order: Ints | None = None
+        """Slots of the running requests in the order policy's order; None: to be sorted."""
 
-    def ready(self) -> list[Live]:
-        """Running requests that are in no step in flight, in the order policy's order."""
-        ready = [live for live in self.running.values() if not live.in_flight]
-        ready.sort(key=lambda live: self._keys[live.id])
-        return ready
+    def ready(self) -> Ints:
+        """Slots of the running requests in no step in flight, in the order policy's order."""
+        if self._order is None:
+            lives = sorted(self.running.values(), key=lambda live: self._keys[live.id])
+            slots = [live.holding.slot for live in lives if live.holding is not None]
+            self._order = np.array(slots, dtype=np.int64)
+        flying = self.columns.in_flight[self._order]
+        return self._order[~flying] if flying.any() else self._order
 
     def enqueue(self, live: Live) -> None:
         """Add a new or preempted request to the waiting line."""
@@ -69,12 +81,16 @@ class Queues:
     def leave(self, live: Live, now_s: float) -> None:
         """Remove an ended request and give its pages back."""
         if live.holding is not None:
-            self._cache.close(live.holding, now_s)
-            live.holding = None
-            del self.running[live.id]
+            self._stop(live, live.holding, now_s)
         elif live in self.waiting:
             self.waiting.remove(live)
         self._keys.pop(live.id, None)
+
+    def _stop(self, live: Live, holding: Holding, now_s: float) -> None:
+        self._cache.close(holding, now_s)
+        self.columns.part(holding.slot)
+        live.holding, self._order = None, None
+        del self.running[live.id]
 
     def load(
         self, now_s: float, admitted: int, room: list[tuple[int, int]], promised: list[int]
@@ -102,7 +118,8 @@ class Queues:
         if not self._cache.grow(holding, match.tokens, match.tokens + tokens):
             self._cache.close(holding, now_s)
             return False
-        live.holding, live.computed = holding, match.tokens
+        live.holding, self._order = holding, None
+        self.columns.join(holding.slot, live, match.tokens)
         self.waiting.remove(live)
         self.running[live.id] = live
         if live.view.admission is None:
@@ -138,9 +155,8 @@ class Queues:
                 f"{type(self.policies.victim).__name__} chose {chosen}, no candidate"
             )
         assert victim.holding is not None
-        self._cache.close(victim.holding, now_s)
-        victim.holding, victim.computed, victim.draft = None, 0, NO_DRAFT
-        del self.running[victim.id]
+        self._stop(victim, victim.holding, now_s)
+        victim.draft = NO_DRAFT
         victim.record.status = Status.PREEMPTED
         victim.record.preemptions += 1
         victim.view.preemptions += 1

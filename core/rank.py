@@ -61,6 +61,7 @@ class Rank:
             dtype=self.dtype,
             page_size=config.cache.page_size,
             seed=config.seed,
+            formats=tuple(registry.formats.values()),
             numerics=config.numerics,
             cache_dtype=config.cache.dtype,
         )

@@ -12,7 +12,7 @@ from interlock.core.component import BuildContext, Component
 from interlock.core.errors import ContractError, InterlockError, PluginError
 from interlock.core.hooks import PROJECT, StepObserver
 from interlock.core.model import ModelFamily
-from interlock.core.model_files import ModelFormat
+from interlock.core.model_files import ModelFiles, ModelFormat
 from interlock.core.plugin_loading import (
     BrokenPlugin,
     Contribution,
@@ -22,6 +22,7 @@ from interlock.core.plugin_loading import (
 )
 from interlock.core.seams import SEAMS
 from interlock.core.settings import AUTO
+from interlock.core.text import CodecReader, TextCodec
 
 logger = logging.getLogger(PROJECT)
 
@@ -70,6 +71,7 @@ class Registry:
     origins: dict[tuple[str, str], Origin] = field(default_factory=dict)
     families: dict[str, ModelFamily] = field(default_factory=dict)
     formats: dict[str, ModelFormat] = field(default_factory=dict)
+    codecs: list[CodecReader] = field(default_factory=list)
     config_dirs: list[str] = field(default_factory=list)
     observers: list[StepObserver] = field(default_factory=list)
     broken: list[BrokenPlugin] = field(default_factory=list)
@@ -105,6 +107,11 @@ class Registry:
         if self.broken:
             raise PluginError([f"strict_plugins=true: {plugin}" for plugin in self.broken])
 
+    def codec(self, files: ModelFiles | None) -> TextCodec | None:
+        """The codec of a model's tokenizer files; None without any (then: token ids only)."""
+        found = (reader(files) for reader in self.codecs if files)
+        return next((codec for codec in found if codec is not None), None)
+
     def add(self, contribution: Contribution) -> None:
         """Take in what a plugin contributes. PluginError when another one has the same name."""
         origin = contribution.origin
@@ -117,6 +124,7 @@ class Registry:
         for form in contribution.formats:
             self._claim("model format", form.name, " ", origin)
             self.formats[form.name] = form
+        self.codecs += contribution.codecs
         self.config_dirs += contribution.config_dirs
         self.observers += contribution.observers
 

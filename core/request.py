@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from interlock.core.errors import RequestError
 from interlock.core.sampling_params import SamplingParams as SamplingParams
@@ -126,8 +126,7 @@ class RequestRecord:
     preemptions: int = 0
 
 
-@dataclass(frozen=True)
-class RequestOutput:
+class RequestOutput(NamedTuple):
     """What one step gave one sample of a request: new tokens, and the record when it ended.
 
     `id` is the submitted request's, of whatever sample. A request that was never served ends in
@@ -137,7 +136,7 @@ class RequestOutput:
     """
 
     id: RequestId
-    index: int
+    index: int  # type: ignore[assignment]  # instead of a tuple's method
     new_token_ids: tuple[int, ...]
     finished: RequestRecord | None = None
     text: str = ""

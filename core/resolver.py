@@ -151,11 +151,9 @@ def describe_models(config: EngineConfig, registry: Registry) -> list[ModelDescr
     """
     from interlock.core.checkpoint import describe_model, find_model, shipped_models
 
-    families = list(registry.families.values())
-    if config.model == AUTO:
-        return [describe_model(directory, families) for directory in shipped_models().values()]
-    formats = list(registry.formats.values())
-    return [describe_model(find_model(config.model, formats), families)]
+    families, formats = list(registry.families.values()), list(registry.formats.values())
+    names = shipped_models() if config.model == AUTO else [config.model]
+    return [describe_model(find_model(name, formats), families) for name in names]
 
 
 def _best(

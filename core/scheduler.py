@@ -1,10 +1,11 @@
 """The scheduler seams: four narrow policies. The core applies them and owns capacity."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from interlock.core.batch import Ints
 from interlock.core.request import RequestId
 
 
@@ -69,18 +70,51 @@ class Share(NamedTuple):
     tokens: int
 
 
+class Decodes:
+    """The requests that need one token each, in the order policy's order.
+
+    `ids` (an array) and the length cost nothing; iterating brings each request's view up to date,
+    which a policy should do only when it has to know more than who they are.
+    """
+
+    def __init__(self, ids: Ints, view: Callable[[RequestId], RequestView]) -> None:
+        self.ids = ids
+        self._view = view
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[RequestView]:
+        """Their views."""
+        return map(self._view, self.ids.tolist())
+
+
+class Division(NamedTuple):
+    """How a step's tokens are given out, most important first, each request at most once.
+
+    Each of `decodes` gets its token. Where pages are short, the decodes' come first, or those of
+    the shares with `shares_first`.
+    """
+
+    decodes: Ints
+    shares: Sequence[Share] = ()
+    shares_first: bool = False
+
+
 class ChunkingPolicy(ABC):
     """How a step's token budget is divided."""
 
     @abstractmethod
     def divide(
-        self, decodes: Sequence[RequestView], prefills: Sequence[RequestView], budget_tokens: int
-    ) -> list[Share]:
-        """Shares for this step, most important first; each request at most once.
+        self, decodes: Decodes, prefills: Sequence[RequestView], budget_tokens: int
+    ) -> Division:
+        """Who gets tokens in this step.
 
-        `decodes` need one token each, `prefills` (running or admissible) any part of `pending`.
-        Both come in the order policy's order. A decode's share is 1; draft tokens are added by the
-        core. At least one share if there is any request. No request may be left out for ever.
+        `decodes` need one token each (draft tokens are added by the core): the answer has the ids
+        of those that get it, `decodes.ids` itself for all of them. `prefills` (running or
+        admissible) get shares of any part of `pending`. Both come in the order policy's order. At
+        least one request gets something if there is any. No request may be left out for ever.
         """
 
 

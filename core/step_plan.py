@@ -4,72 +4,85 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from interlock.core.batch import Batch, Draft, Ints, Pages, StepPlan, StepResult
+from interlock.core.batch import Batch, Draft, Pages, StepPlan, StepResult
 from interlock.core.errors import ContractError
-from interlock.core.live import Live, PlannedRow
+from interlock.core.live import Live
+from interlock.core.running import Running
+from interlock.core.step_rows import PlannedRows
 
 
-def make_batch(rows: Sequence[PlannedRow], tables: tuple[Pages, ...], page_size: int) -> Batch:
-    """The batch of these rows. O(new tokens), apart from a constant a row."""
-    tokens: list[Ints] = []
-    positions: list[Ints] = []
-    for row in rows:
-        end = row.start + row.tokens
-        tokens.append(row.live.sequence.slice(row.start, end))
-        positions.append(np.arange(row.start, end, dtype=np.int64))
-        if row.draft.tokens:
-            tokens.append(np.array(row.draft.tokens, dtype=np.int64))
-            positions.append(end - 1 + np.array(row.draft.depths(), dtype=np.int64))
-    lengths = [row.tokens + len(row.draft.tokens) for row in rows]
+def make_batch(
+    rows: PlannedRows, running: Running, tables: tuple[Pages, ...], page_size: int
+) -> Batch:
+    """The batch of these rows. O(new tokens)."""
+    slots, lives, starts = rows.roster.slots, rows.roster.lives, rows.starts
+    lengths = rows.tokens + rows.drafted
+    offsets = np.zeros(len(slots) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    total = int(offsets[-1])
+    positions = np.arange(total) + np.repeat(starts - offsets[:-1], lengths)
+    tokens = np.empty(total, dtype=np.int64)
+    tokens[offsets[:-1]] = running.last[slots]
+    for r in np.flatnonzero((rows.tokens > 1) | ~rows.samples).tolist():
+        at, start, count = int(offsets[r]), int(starts[r]), int(rows.tokens[r])
+        tokens[at : at + count] = lives[r].sequence.slice(start, start + count)
+    for r, draft in rows.drafts.items():
+        end = int(offsets[r + 1])
+        begin = end - len(draft.tokens)
+        tokens[begin:end] = draft.tokens
+        positions[begin:end] = positions[begin - 1] + np.array(draft.depths())
     return Batch(
-        request_ids=tuple(row.live.id for row in rows),
-        tokens=np.concatenate(tokens),
-        positions=np.concatenate(positions),
-        row_offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        starts=np.array([row.start for row in rows], dtype=np.int64),
-        logit_counts=np.array(
-            [1 + len(row.draft.tokens) if row.samples else 0 for row in rows], dtype=np.int64
-        ),
-        drafts={r: row.draft for r, row in enumerate(rows) if row.draft.tokens},
-        slots=np.array([_slot(row.live) for row in rows], dtype=np.int64),
+        request_ids=rows.roster.ids,
+        tokens=tokens,
+        positions=positions,
+        row_offsets=offsets,
+        starts=starts,
+        logit_counts=np.where(rows.samples, 1 + rows.drafted, 0),
+        drafts=rows.drafts,
+        slots=slots,
         tables=tables,
         page_size=page_size,
-        adapters=_adapters(rows),
-        copies=tuple(copy for row in rows for copy in row.copies),
+        adapters=rows.roster.adapters,
+        copies=rows.copies,
     )
 
 
-def make_plan(step_id: int, rows: Sequence[PlannedRow], batch: Batch, now_s: float) -> StepPlan:
+def make_plan(
+    step_id: int, rows: PlannedRows, batch: Batch, running: Running, now_s: float
+) -> StepPlan:
     """The plan that runs these rows."""
-    lives = [row.live for row in rows]
-    edits = {
-        r: row.live.edits.at(row.draft)
-        for r, row in enumerate(rows)
-        if row.live.edits and row.samples
-    }
+    roster, slots, samples = rows.roster, rows.roster.slots, rows.samples
+    lives, ends = roster.lives, (rows.starts + rows.tokens).tolist()
+    edits = {}
+    for r in np.flatnonzero(running.special[slots] & samples).tolist():
+        changes = lives[r].edits
+        edit = changes.at(batch.draft(r)) if changes else None
+        if edit is not None:
+            edits[r] = edit
     return StepPlan(
         step_id=step_id,
         batch=batch,
         now_s=now_s,
-        params=tuple(live.request.sampling for live in lives),
-        seeds=np.array([live.seed for live in lives], dtype=np.uint64),
-        tokens_left=np.array([live.tokens_left for live in lives], dtype=np.int64),
-        draft_limits=np.array([row.draft_limit for row in rows], dtype=np.int64),
-        next_tokens={r: _next_token(row) for r, row in enumerate(rows) if not row.samples},
-        edits={r: edit for r, edit in edits.items() if edit is not None},
-        scored={r: _scored(row) for r, row in enumerate(rows) if row.live.scores_prompt},
+        params=roster.params,
+        seeds=roster.seeds,
+        tokens_left=running.most[slots] - running.length[slots],
+        draft_limits=rows.draft_limits,
+        next_tokens={
+            r: int(lives[r].sequence.slice(ends[r], ends[r] + 1)[0])
+            for r in np.flatnonzero(~samples).tolist()
+        },
+        edits=edits,
+        scored={
+            r: _scored(lives[r], int(rows.starts[r]), ends[r])
+            for r in np.flatnonzero(rows.starts < running.prompt[slots]).tolist()
+            if lives[r].scores_prompt
+        },
     )
 
 
-def _next_token(row: PlannedRow) -> int:
-    end = row.start + row.tokens
-    return int(row.live.sequence.slice(end, end + 1)[0])
-
-
-def _scored(row: PlannedRow) -> tuple[int, ...]:
-    sequence = row.live.sequence
-    end = min(row.start + row.tokens + 1, sequence.num_prompt)
-    return tuple(sequence.slice(row.start + 1, end).tolist())
+def _scored(live: Live, start: int, end: int) -> tuple[int, ...]:
+    sequence = live.sequence
+    return tuple(sequence.slice(start + 1, min(end + 1, sequence.num_prompt)).tolist())
 
 
 def check_draft(draft: Draft, vocab_size: int, drafter: str) -> None:
@@ -97,6 +110,22 @@ def check_result(plan: StepPlan, result: StepResult, executor: str) -> None:
             raise ContractError(f"{executor} scored {given} of {len(wanted)} prompt tokens")
 
 
+def check_answers(batch: Batch, result: StepResult, vocab_size: int, verifier: str) -> None:
+    """Raise ContractError unless each row that wants a token gave one behind a path of its draft.
+
+    The others' tokens, and those of rows with an error, are not looked at.
+    """
+    wanted = np.minimum(batch.logit_counts, 1)
+    wanted[list(result.errors)] = 0
+    doubtful = np.diff(result.token_offsets) != 1
+    strange = np.flatnonzero((result.tokens < 0) | (result.tokens >= vocab_size))
+    doubtful[np.searchsorted(result.token_offsets, strange, "right") - 1] = True
+    doubtful[[*batch.drafts, *result.kept_paths]] = True
+    for r in np.flatnonzero(doubtful & (wanted > 0)).tolist():
+        path = result.kept_paths.get(r, ())
+        check_tokens(batch.draft(r), result.tokens_of(r), path, vocab_size, verifier)
+
+
 def check_tokens(
     draft: Draft, tokens: Sequence[int], path: Sequence[int], vocab_size: int, verifier: str
 ) -> None:
@@ -111,13 +140,3 @@ def check_tokens(
     sound = sound and all(0 <= t < vocab_size for t in tokens)
     if not sound:
         raise ContractError(f"{verifier} gave tokens {tokens} along {path} for the draft {draft}")
-
-
-def _adapters(rows: Sequence[PlannedRow]) -> tuple[int, ...]:
-    numbers = tuple(row.live.adapter for row in rows)
-    return numbers if any(number >= 0 for number in numbers) else ()
-
-
-def _slot(live: Live) -> int:
-    assert live.holding is not None
-    return live.holding.slot

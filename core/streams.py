@@ -18,6 +18,7 @@ _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+_ROUND_KEYS_R21 = np.outer(range(_ROUNDS), _KEY_STEPS).astype(np.uint64)[:, :, None]
 _FEW = 16
 """Up to here plain integers are faster than the hundred array operations (5 us against 140)."""
 
@@ -85,15 +86,17 @@ def uniforms(
         return np.array([uniform(seed, at, purpose, sample) for seed, at in pairs], np.float64)
     word, half = np.uint64(_WORD), np.uint64(32)
     multipliers = np.array(_MULTIPLIERS, dtype=np.uint64)[:, None]
-    steps = np.array(_KEY_STEPS, dtype=np.uint64)[:, None]
-    key_2N = np.stack([seed_N & word, seed_N >> half])
+    keys_R2N = (np.stack([seed_N & word, seed_N >> half]) + _ROUND_KEYS_R21) & word
     even_2N = np.stack([position_N & word, np.full_like(position_N, int(purpose))])
     odd_2N = np.stack([position_N >> half, np.full_like(position_N, sample)])
-    for _ in range(_ROUNDS):
-        product_2N = even_2N * multipliers
-        even_2N = (product_2N >> half)[::-1] ^ odd_2N ^ key_2N
-        odd_2N = (product_2N & word)[::-1]
-        key_2N = (key_2N + steps) & word
+    product_2N, high_2N, low_2N = np.empty((3, *even_2N.shape), dtype=np.uint64)
+    for key_2N in keys_R2N:
+        np.multiply(even_2N, multipliers, out=product_2N)
+        np.right_shift(product_2N, half, out=high_2N)
+        np.bitwise_xor(high_2N[::-1], odd_2N, out=even_2N)
+        np.bitwise_xor(even_2N, key_2N, out=even_2N)
+        np.bitwise_and(product_2N, word, out=low_2N)
+        odd_2N = low_2N[::-1]
     bits_N = (even_2N[0] << np.uint64(21)) | (odd_2N[0] >> np.uint64(11))
     numbers_N: NDArray[np.float64] = bits_N.astype(np.float64) * 2.0**-53
     return numbers_N

@@ -1,7 +1,6 @@
 """A request's tokens so far, and the key rows by which the prefix index knows its pages."""
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,37 +10,54 @@ from interlock.core.request import Request
 
 
 class TokenSequence:
-    """Prompt and output tokens in one growing array, addressed by entry (position) number."""
+    """Prompt and output tokens, addressed by entry (position) number.
 
-    def __init__(self, request: Request, page_size: int, lookback_tokens: int) -> None:
+    The output is a list that belongs to the request's record and grows there; its tokens are copied
+    into the array when an entry of them is first asked for.
+    """
+
+    def __init__(
+        self, request: Request, page_size: int, lookback_tokens: int,
+        output: list[int] | None = None,
+    ) -> None:  # fmt: skip
         self.num_prompt = request.num_prompt_tokens
-        self.length = self.num_prompt
+        self.output = [] if output is None else output
         self._page_size = page_size
         self._lookback = lookback_tokens
         self._tokens = np.zeros(self.num_prompt + 64, dtype=np.int64)
+        self._known = self.num_prompt
         self._hashed = request.hashed_prompt
         if self._hashed is None:
             self._tokens[: self.num_prompt] = request.prompt_token_ids
 
-    def append(self, tokens: Sequence[int]) -> None:
-        """Add output tokens. Amortised O(len(tokens))."""
-        end = self.length + len(tokens)
-        if end > len(self._tokens):
-            grown = np.zeros(max(end, 2 * len(self._tokens)), dtype=np.int64)
-            grown[: self.length] = self._tokens[: self.length]
-            self._tokens = grown
-        self._tokens[self.length : end] = tokens
-        self.length = end
+    @property
+    def length(self) -> int:
+        """Tokens so far."""
+        return self.num_prompt + len(self.output)
 
     def slice(self, start: int, end: int) -> Ints:
-        """Tokens of entries start .. end - 1 (zeros inside a hashed prompt), not to be written."""
+        """Tokens of entries start .. end - 1 (zeros inside a hashed prompt), not to be written.
+
+        Amortised O(new tokens).
+        """
+        if end > self._known:
+            self._take_in()
         tokens = self._tokens[start:end]
         tokens.flags.writeable = False
         return tokens
 
+    def _take_in(self) -> None:
+        length = self.length
+        if length > len(self._tokens):
+            grown = np.zeros(max(length, 2 * len(self._tokens)), dtype=np.int64)
+            grown[: self._known] = self._tokens[: self._known]
+            self._tokens = grown
+        self._tokens[self._known : length] = self.output[self._known - self.num_prompt :]
+        self._known = length
+
     def last(self) -> int:
         """The newest token."""
-        return int(self._tokens[self.length - 1])
+        return int(self.slice(self.length - 1, self.length)[0])
 
     @property
     def shared_entries(self) -> int:
@@ -87,5 +103,5 @@ class TokenSequence:
             count = min(end, self.num_prompt, (block + 1) * size) - first
             digest.update(f"{ids[block]}/{offset}/{count};".encode())
             first += count
-        digest.update(self._tokens[first:end].tobytes())
+        digest.update(self.slice(first, end).tobytes())
         return -1 - (int.from_bytes(digest.digest(), "big") >> 1)

@@ -7,7 +7,7 @@ anchor is its companion; it may be dropped on its own, which only shortens later
 import numpy as np
 from numpy.typing import NDArray
 
-from interlock.core.batch import Pages
+from interlock.core.batch import Ints, Pages
 from interlock.core.page_pool import PagePool
 
 NONE = -1
@@ -36,6 +36,10 @@ class WindowPages:
     def first_visible_page(self, computed: int) -> int:
         """First page that the query at position `computed` or a later one can see."""
         return max(0, computed - self._window + 1) // self._page_size
+
+    def first_visible_pages(self, computed: Ints) -> Ints:
+        """`first_visible_page` of each."""
+        return np.maximum(0, computed - self._window + 1) // self._page_size
 
     def usable_prefixes(self, anchors: Pages) -> NDArray[np.bool_]:
         """For each prefix of 1 .. len(anchors) pages: is its last window still here? O(pages)."""
@@ -80,20 +84,6 @@ class WindowPages:
             page = int(self._companion[anchor])
             if page != NONE:
                 self._drop(page)
-
-    def check_integrity(self, indexed: set[int]) -> None:
-        """Assert that companions and anchors mirror each other and that idle ones are known."""
-        anchors = np.flatnonzero(self._companion != NONE)
-        pages = self._companion[anchors]
-        assert bool((self._anchor[pages] == anchors).all()), "a companion has another anchor"
-        assert np.count_nonzero(self._anchor != NONE) == len(anchors), (
-            "an anchor lost its companion"
-        )
-        assert set(anchors.tolist()) <= indexed, "a companion outlived its anchor"
-        kept, refs = self._pool.kept, self._pool.refs
-        assert set(np.flatnonzero(kept).tolist()) == set(pages.tolist()), "kept pages are stale"
-        idle = set(np.flatnonzero(kept & (refs == 0)).tolist())
-        assert idle <= set(self._idle), "an idle companion can never be dropped"
 
     def _drop(self, page: int) -> None:
         self._companion[self._anchor[page]] = NONE

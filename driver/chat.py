@@ -15,7 +15,6 @@ from interlock.core.registry import Registry
 from interlock.core.request import FinishReason, Request, RequestRecord, SamplingParams
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import EngineConfig
-from interlock.core.text import load_codec
 from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
 
@@ -91,7 +90,7 @@ def chat_config(overrides: Sequence[str], registry: Registry) -> EngineConfig:
     if RunsModel() not in resolution.capabilities:
         executor = resolution.chosen["executor"].key
         raise ConfigError(f"{executor} makes tokens up; a chat needs one that runs the model")
-    codec = load_codec(model.files) if model.files else None
+    codec = registry.codec(model.files)
     if codec is None or codec.chat_template is None:
         lacking = "tokenizer.json" if codec is None else "chat template"
         raise ConfigError(

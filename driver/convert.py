@@ -18,8 +18,8 @@ from interlock.core.errors import CheckpointError, InterlockError
 from interlock.core.model_files import ModelFiles
 from interlock.core.planes import torch_dtype
 from interlock.core.registry import load_registry
-from interlock.core.safetensors_files import INDEX, SINGLE
 
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 TEXTS = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 SHARD_BYTES = 4 << 30
 

@@ -4,6 +4,7 @@ from interlock.core.component import Component
 from interlock.core.hooks import hookimpl
 from interlock.core.model import ModelFamily
 from interlock.core.model_files import ModelFormat
+from interlock.core.text import CodecReader
 from interlock.plugins import (
     attention,
     cache,
@@ -37,3 +38,9 @@ def interlock_model_families() -> list[ModelFamily]:
 def interlock_model_formats() -> list[ModelFormat]:
     """Every built-in way to store a model."""
     return models.model_formats()
+
+
+@hookimpl
+def interlock_codec_readers() -> list[CodecReader]:
+    """Every built-in way to read a model's tokenizer."""
+    return models.codec_readers()

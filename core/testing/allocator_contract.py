@@ -30,6 +30,19 @@ class AllocatorContract:
         """A new allocator of `num_pages` free pages."""
         raise NotImplementedError
 
+    def test_pages_for_several_owners_are_those_that_each_would_get_in_turn(self) -> None:
+        at_once, in_turn = self.make(8), self.make(8)
+        owners, counts = [RequestId(1), RequestId(2), RequestId(3)], [2, 0, 3]
+        for owner, count in zip(owners, counts, strict=True):
+            assert at_once.open(owner, count)
+            assert in_turn.open(owner, count)
+        pages = at_once.take_each(owners, counts)
+        assert pages is not None
+        for owner, count, part in zip(owners, counts, np.split(pages, [2, 2]), strict=True):
+            alone = in_turn.take(owner, count)
+            assert alone is not None
+            assert alone.tolist() == part.tolist()
+
     def test_new_pool_is_free_and_one_request_can_have_all_of_it(self) -> None:
         allocator = self.make(7)
         assert allocator.num_pages == 7
@@ -131,6 +144,23 @@ class _Machine(RuleBasedStateMachine):
         assert len(pages) == count
         assert not set(pages.tolist()) & set(self.taken), "a page was given twice"
         self.open_owners[owner] -= count
+        self.taken += pages.tolist()
+
+    @precondition(lambda self: len(self.open_owners) > 1)
+    @rule(data=strategies.data())
+    def take_each(self, data: Any) -> None:
+        owners = data.draw(strategies.permutations(sorted(self.open_owners)))
+        counts = [data.draw(strategies.integers(0, self.open_owners[owner])) for owner in owners]
+        before = self.counts()
+        pages = self.allocator.take_each(owners, counts)
+        if pages is None:
+            assert self.counts() == before, "a refused take changed something"
+            assert sum(counts) > before[0], "a take was refused although enough pages are free"
+            assert not self.allocator.reserves, "a reserved page was refused"
+            return
+        assert len(set(pages.tolist()) - set(self.taken)) == sum(counts), "a page was given twice"
+        for owner, count in zip(owners, counts, strict=True):
+            self.open_owners[owner] -= count
         self.taken += pages.tolist()
 
     @precondition(lambda self: self.taken)

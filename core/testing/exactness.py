@@ -24,7 +24,6 @@ from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import Capability, RunsModel, none_provided, none_required
 from interlock.core.engine import Engine
-from interlock.core.kv_cache import Holding, KVCache
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status
@@ -32,6 +31,7 @@ from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import AUTO, Choice, EngineConfig
 from interlock.core.streams import sample_seed
 from interlock.core.testing.coverage import Cell, full_product, pairwise
+from interlock.core.testing.integrity import check_engine
 from interlock.core.testing.replay_drafter import Continuations, replay_component
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
 from interlock.core.testing.tiny_adapter import write_adapter
@@ -299,33 +299,12 @@ def _serve(
             for output in engine.step():
                 if output.finished is not None:
                     yield (output.index, output.sample), output.finished
-            check_accounts(engine)
+            check_engine(engine)
             step = next(steps)
             if number == 0 and step == 1:
                 engine.abort(ids[3])
             if number == 0 and step == 5:
                 engine.abort(ids[7])
-
-
-def check_accounts(engine: Engine) -> None:
-    """Recompute all page ownership from the requests that hold pages.
-
-    A page that its request will write belongs to that request alone.
-    """
-    cache, running = engine.core.cache, engine.core.queues.running.values()
-    cache.check_integrity([live.holding for live in running if live.holding])
-    for live in running:
-        if live.holding is not None:
-            check_written(cache, live.holding, live.computed)
-
-
-def check_written(cache: KVCache, holding: Holding, computed: int) -> None:
-    """Assert that pages from entry `computed` on have one reference, and no index holds them."""
-    for table, pool in enumerate(cache.pools):
-        first, end = computed // cache.page_size, holding.counts[table]
-        pages = cache.tables[table][holding.slot, first:end]
-        assert bool((pool.refs[pages] == 1).all()), f"table {table}: {pages} have two owners"
-        assert not pool.kept[pages].any(), f"table {table}: indexed pages would be written"
 
 
 def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from interlock.core.checkpoint import open_model
 from interlock.core.errors import CheckpointError
 from interlock.core.model import (
     AttentionInput,
@@ -25,9 +26,10 @@ from interlock.core.model import (
     ModelFamily,
 )
 from interlock.core.parallel import Placement
+from interlock.core.registry import load_registry
 from interlock.core.testing.random_weights import RandomWeights
 from interlock.core.testing.tiny import dense_attend
-from interlock.core.weights import SafetensorsDirectory, WeightSource
+from interlock.core.weights import WeightSource
 
 CPU = torch.device("cpu")
 LENGTH = 24
@@ -151,18 +153,23 @@ class FamilyContract(ABC):
         weights = RandomWeights(0, keep=True)
         expected_TV = self.logits(self.built(weights=weights), self.ids())
         assert weights.kept
+        (tmp_path / "config.json").write_text("{}")
         file = tmp_path / "model.safetensors"
         save_file(weights.kept, file)
-        stored = self.built(weights=SafetensorsDirectory(tmp_path))
+        stored = self.built(weights=_stored(tmp_path))
         assert torch.equal(self.logits(stored, self.ids()), expected_TV)
         tensors = load_file(file)
         name = sorted(tensors)[len(tensors) // 2]
         save_file({key: one for key, one in tensors.items() if key != name}, file)
         with pytest.raises(CheckpointError, match=name):
-            self.built(weights=SafetensorsDirectory(tmp_path))
+            self.built(weights=_stored(tmp_path))
         save_file({**tensors, "extra.weight": torch.zeros(2)}, file)
         with pytest.raises(CheckpointError, match=r"extra\.weight"):
-            self.built(weights=SafetensorsDirectory(tmp_path))
+            self.built(weights=_stored(tmp_path))
+
+
+def _stored(directory: Path) -> WeightSource:
+    return open_model(directory, list(load_registry().formats.values())).weights()
 
 
 def _check_shapes(spec: AttentionSpec, inputs: AttentionInput) -> None:

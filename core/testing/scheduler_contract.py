@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from interlock.core.request import RequestId
 from interlock.core.scheduler import (
     AdmissionPolicy,
     ChunkingPolicy,
+    Decodes,
     Load,
     OrderPolicy,
     RequestView,
@@ -149,7 +151,7 @@ class TrafficModel:
             )
         order = -1 if self.newest_first else 1
         decodes, prefills = self.decodes[::order], self.prefills[::order]
-        shares = self.policy.divide(decodes, prefills, self.budget_tokens)
+        shares = divided(self.policy, decodes, prefills, self.budget_tokens)
         check_shares(shares, [*decodes, *prefills], self.budget_tokens)
         present = {view.id for view in [*decodes, *prefills]}
         served = {share.id: share.tokens for share in shares}
@@ -171,6 +173,22 @@ class TrafficModel:
                 self.prefills.remove(view)
                 self.decodes.append(view)
                 self.finished_prompts += 1
+
+
+def divided(
+    policy: ChunkingPolicy,
+    decodes: Sequence[RequestView],
+    prefills: Sequence[RequestView],
+    budget_tokens: int,
+) -> list[Share]:
+    """What the policy gives out, in order of importance; a decode's share is one token."""
+    views = {view.id: view for view in decodes}
+    asked = Decodes(np.array(list(views), dtype=np.int64), views.__getitem__)
+    found = policy.divide(asked, prefills, budget_tokens)
+    tokens = [Share(RequestId(id), 1) for id in np.asarray(found.decodes).tolist()]
+    assert {share.id for share in tokens} <= set(views), "a token for somebody else"
+    assert not {share.id for share in found.shares} & set(views), "a share for a decode"
+    return [*found.shares, *tokens] if found.shares_first else [*tokens, *found.shares]
 
 
 def check_shares(
@@ -202,7 +220,7 @@ class ChunkingContract:
             running = [a_decode(100 + number) for number in range(decodes)]
             before = [copy(view) for view in [*running, *prefills]]
             for budget_tokens in budgets:
-                shares = policy.divide(running, prefills, budget_tokens)
+                shares = divided(policy, running, prefills, budget_tokens)
                 check_shares(shares, before, budget_tokens)
             assert [*running, *prefills] == before
 
@@ -228,7 +246,7 @@ class ChunkingContract:
         check()
 
     def test_a_lone_decode_and_a_lone_prompt_are_served_at_once(self) -> None:
-        assert self.make().divide([a_decode(0)], [], 8) == [Share(RequestId(0), 1)]
-        (share,) = self.make().divide([], [a_view(1)], 16)
+        assert divided(self.make(), [a_decode(0)], [], 8) == [Share(RequestId(0), 1)]
+        (share,) = divided(self.make(), [], [a_view(1)], 16)
         assert share.id == 1
-        assert self.make().divide([], [], 8) == []
+        assert divided(self.make(), [], [], 8) == []

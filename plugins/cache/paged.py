@@ -1,5 +1,7 @@
 """Pages one at a time from a free list: no fragmentation, no reservation."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from interlock.core.allocator import KVAllocator
@@ -33,6 +35,10 @@ class PagedAllocator(KVAllocator):
         pages = self._stack[bottom : self._height][::-1].copy()
         self._height = bottom
         return pages
+
+    def take_each(self, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
+        """See KVAllocator. One slice of the stack for all of them."""
+        return self.take(owners[0], sum(counts))
 
     def give_back(self, pages: Pages) -> None:
         """See KVAllocator. The same pages come out again in the same order."""

@@ -102,7 +102,7 @@ class RadixIndex(PrefixIndex):
         while done < len(units):
             if node is None or used == len(node.pages):
                 nodes = self._roots.get(key.salt, {}) if node is None else node.nodes
-                following = nodes.get(units[done].tobytes())
+                following = nodes.get(units[done].tobytes()) if nodes else None
                 if following is None:
                     break
                 node, used = following, 0
@@ -127,12 +127,12 @@ class RadixIndex(PrefixIndex):
     def _find(self, page: PageId) -> tuple[_Node, int] | None:
         if page >= len(self._where):
             return None
-        number, depth = divmod(int(self._where[page]), _DEPTHS)
+        number, depth = divmod(self._where.item(page), _DEPTHS)
         node = self._nodes.get(number)
         if node is None:
             return None
         place = depth - node.depth_pages
-        if not 0 <= place < len(node.pages) or node.pages[place] != page:
+        if not 0 <= place < len(node.pages) or node.pages.item(place) != page:
             return None
         return node, place + 1
 
@@ -155,8 +155,11 @@ class RadixIndex(PrefixIndex):
 
     def _locate(self, node: _Node, depth: int, pages: Pages) -> None:
         """Enter consecutive pages, the first at `depth`, into the page table."""
-        places = pages.astype(np.intp)  # numpy scatters three times slower through int32 indexes
         first = node.number * _DEPTHS + depth
+        if len(pages) == 1 and pages[0] < len(self._where):
+            self._where[pages[0]] = first
+            return
+        places = pages.astype(np.intp)  # numpy scatters three times slower through int32 indexes
         values = np.arange(first, first + len(pages))
         try:
             self._where[places] = values

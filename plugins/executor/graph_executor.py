@@ -15,8 +15,9 @@ from interlock.core.batch import Batch
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.executor import ModelParts
-from interlock.core.planes import make_attend, make_attention_batch, tree_masks
+from interlock.core.planes import make_attend, make_attention_batch
 from interlock.plugins.executor import GraphConfig
+from interlock.plugins.executor.batches import tree_masks
 from interlock.plugins.executor.buckets import Bucket, Buckets, Padded, empty, padded, row_counts
 from interlock.plugins.executor.recorded import CudaGraphs, EagerReplay, Recorded
 from interlock.plugins.executor.torch_executor import TorchExecutor

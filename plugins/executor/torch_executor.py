@@ -17,10 +17,11 @@ from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext, DraftRows
 from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import Attend, Decoder
-from interlock.core.planes import Planes, attention_batch, make_attend, make_attention_batch
+from interlock.core.planes import Planes, make_attend, make_attention_batch
 from interlock.core.request import TokenLogprobs
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
+from interlock.plugins.executor.batches import attention_batch
 from interlock.plugins.executor.moves import copy_page, move_entries
 from interlock.plugins.executor.sampling import SampledRows
 

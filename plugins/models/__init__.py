@@ -2,6 +2,7 @@
 
 from interlock.core.model import ModelFamily
 from interlock.core.model_files import ModelFormat
+from interlock.core.text import CodecReader
 
 
 def model_families() -> list[ModelFamily]:
@@ -40,7 +41,15 @@ def model_families() -> list[ModelFamily]:
 
 
 def model_formats() -> list[ModelFormat]:
-    """The built-in ways to store a model, besides Hugging Face directories."""
+    """The built-in ways to store a model."""
     from interlock.plugins.models.gguf import GGUFFormat
+    from interlock.plugins.models.hugging_face import HuggingFaceFormat
 
-    return [GGUFFormat()]
+    return [HuggingFaceFormat(), GGUFFormat()]
+
+
+def codec_readers() -> list[CodecReader]:
+    """The built-in ways to read a model's tokenizer."""
+    from interlock.plugins.models.text import load_codec
+
+    return [load_codec]

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from interlock.core.adapters import FILES, AdapterSet
 from interlock.core.errors import CheckpointError
-from interlock.core.model_files import HuggingFaceDirectory
-from interlock.core.weights import SafetensorsDirectory
 from interlock.plugins.models.fields import Fields
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.row_tiles import Rows
+from interlock.plugins.models.safetensors import SafetensorsDirectory
 
 ROOT = "base_model.model."
 PLAIN: dict[str, Any] = {

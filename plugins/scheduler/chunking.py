@@ -7,9 +7,11 @@ for PATIENCE_STEPS steps goes first once.
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from interlock.core.batch import Ints
 from interlock.core.component import BuildContext
-from interlock.core.request import RequestId
-from interlock.core.scheduler import ChunkingPolicy, RequestView, Share
+from interlock.core.scheduler import ChunkingPolicy, Decodes, Division, RequestView, Share
 from interlock.plugins.scheduler import DecodeFirstConfig, PrefillFirstConfig
 
 PATIENCE_STEPS = 64
@@ -30,21 +32,21 @@ class PrefillFirst(ChunkingPolicy):
         self._prompts_passed_over = False
 
     def divide(
-        self, decodes: Sequence[RequestView], prefills: Sequence[RequestView], budget_tokens: int
-    ) -> list[Share]:
-        """See ChunkingPolicy. O(n log n) in the number of requests."""
+        self, decodes: Decodes, prefills: Sequence[RequestView], budget_tokens: int
+    ) -> Division:
+        """See ChunkingPolicy. O(prefills) when every decode gets its token."""
         due = self._turns.longest(decodes) >= self._max_prefill_steps
-        if not prefills or (due and not self._prompts_passed_over):
-            shares = self._turns.tokens(decodes, budget_tokens)
-            prompts = self._whole(prefills, budget_tokens, budget_tokens - len(shares))
-            self._prompts_passed_over = not prompts
-            shares += prompts
+        decodes_first = not prefills or (due and not self._prompts_passed_over)
+        if decodes_first:
+            served = self._turns.tokens(decodes, budget_tokens)
+            shares = self._whole(prefills, budget_tokens, budget_tokens - len(served))
+            self._prompts_passed_over = not shares
         else:
             shares = self._whole(prefills, budget_tokens, budget_tokens)
-            shares += self._turns.tokens(decodes, budget_tokens - sum(s.tokens for s in shares))
+            served = self._turns.tokens(decodes, budget_tokens - sum(s.tokens for s in shares))
             self._prompts_passed_over = False
-        self._turns.end([*decodes, *prefills], shares)
-        return shares
+        self._turns.end(decodes, served, prefills, shares)
+        return Division(served, shares, shares_first=not decodes_first)
 
     def _whole(self, prefills: Sequence[RequestView], budget_tokens: int, left: int) -> list[Share]:
         """Leading prompts that fit what is left, each whole or a chunk as long as the budget."""
@@ -71,14 +73,15 @@ class DecodeFirst(ChunkingPolicy):
         self._owed_tokens = 0.0
 
     def divide(
-        self, decodes: Sequence[RequestView], prefills: Sequence[RequestView], budget_tokens: int
-    ) -> list[Share]:
-        """See ChunkingPolicy. O(n log n) in the number of requests."""
+        self, decodes: Decodes, prefills: Sequence[RequestView], budget_tokens: int
+    ) -> Division:
+        """See ChunkingPolicy. O(prefills) when every decode gets its token."""
         pending = sum(view.pending for view in prefills)
         self._owed_tokens += self._min_prefill_share * budget_tokens
         reserve = min(int(self._owed_tokens), pending, budget_tokens)
-        shares = self._turns.tokens(decodes, budget_tokens - reserve)
-        left = available = budget_tokens - len(shares)
+        served = self._turns.tokens(decodes, budget_tokens - reserve)
+        left = available = budget_tokens - len(served)
+        shares = []
         for view in self._turns.with_overdue_first(prefills):
             tokens = min(view.pending, left)
             if tokens == 0:
@@ -87,50 +90,65 @@ class DecodeFirst(ChunkingPolicy):
             left -= tokens
         given = available - left
         self._owed_tokens = max(0.0, self._owed_tokens - given) if given < pending else 0.0
-        self._turns.end([*decodes, *prefills], shares)
-        return shares
+        self._turns.end(decodes, served, prefills, shares)
+        return Division(served, shares)
 
 
 class _Turns:
-    """A queue of the last step's requests, and for how many steps each has been left out.
+    """Who was left out of the last steps, for how many of them, and who is served next.
 
-    Whoever is served goes to the back, so the front is never younger than what follows it.
+    Decodes that do not all fit stand in a queue, in which those that are served go to the back.
+    While all of them are served there is nothing to note.
     """
 
     def __init__(self) -> None:
-        self._left_out: dict[RequestId, int] = {}
+        self._decodes_left_out: dict[int, int] = {}
+        self._prompts_left_out: dict[int, int] = {}
+        self._places: dict[int, int] = {}
 
-    def longest(self, views: Iterable[RequestView]) -> int:
+    def longest(self, decodes: Decodes) -> int:
         """The most steps that one of these has been left out."""
-        return max((self._left_out.get(view.id, 0) for view in views), default=0)
+        waits = self._decodes_left_out
+        return max((waits.get(id, 0) for id in decodes.ids.tolist()), default=0) if waits else 0
 
-    def tokens(self, decodes: Sequence[RequestView], count: int) -> list[Share]:
-        """One token for `count` decodes, in order; the front of the queue if not all fit."""
-        if count < len(decodes):
-            front = set(self._queued([view.id for view in decodes])[: max(count, 0)])
-            decodes = [view for view in decodes if view.id in front]
-        return [Share(view.id, 1) for view in decodes]
+    def tokens(self, decodes: Decodes, count: int) -> Ints:
+        """Ids of `count` decodes that get a token, in order; all of them if they fit."""
+        if count >= len(decodes):
+            return decodes.ids
+        front = self._queued(decodes.ids.tolist())[: max(count, 0)]
+        return decodes.ids[np.isin(decodes.ids, front)]
 
     def with_overdue_first(self, prefills: Sequence[RequestView]) -> list[RequestView]:
         """The prompts in order, but the one left out longest first if its patience is over."""
-        waits = [self._left_out.get(view.id, 0) for view in prefills]
+        waits = [self._prompts_left_out.get(view.id, 0) for view in prefills]
         longest = max(waits, default=0)
         if longest < PATIENCE_STEPS:
             return list(prefills)
         overdue = prefills[waits.index(longest)]
         return [overdue, *(view for view in prefills if view is not overdue)]
 
-    def end(self, views: Iterable[RequestView], shares: Iterable[Share]) -> None:
+    def end(
+        self, decodes: Decodes, served: Ints, prefills: Sequence[RequestView],
+        shares: Sequence[Share],
+    ) -> None:  # fmt: skip
         """Count the step for these requests; others are forgotten."""
-        served = {share.id for share in shares}
-        queue = self._queued([view.id for view in views])
-        queue.sort(key=served.__contains__)
-        self._left_out = {id: 0 if id in served else self._left_out.get(id, 0) + 1 for id in queue}
+        given = {share.id for share in shares}
+        before = self._prompts_left_out
+        self._prompts_left_out = {
+            view.id: before.get(view.id, 0) + 1 for view in prefills if view.id not in given
+        }
+        if len(served) == len(decodes):
+            self._decodes_left_out = {}
+            return
+        chosen, waits = set(served.tolist()), self._decodes_left_out
+        queue = self._queued(decodes.ids.tolist())
+        queue.sort(key=chosen.__contains__)
+        self._decodes_left_out = {id: waits.get(id, 0) + 1 for id in queue if id not in chosen}
+        self._places = {id: place for place, id in enumerate(queue)}
 
-    def _queued(self, ids: Iterable[RequestId]) -> list[RequestId]:
-        """These requests as they stand in the queue, newcomers last."""
-        places = {id: place for place, id in enumerate(self._left_out)}
-        return sorted(ids, key=lambda id: places.get(id, len(places)))
+    def _queued(self, ids: Iterable[int]) -> list[int]:
+        """These decodes as they stand in the queue, newcomers last."""
+        return sorted(ids, key=lambda id: self._places.get(id, len(self._places)))
 
 
 def build_prefill_first(config: PrefillFirstConfig, _context: BuildContext) -> PrefillFirst:

@@ -18,11 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from interlock.core.batch import NO_DRAFT, Draft
-from interlock.core.checkpoint import read_config
+from interlock.core.checkpoint import open_model
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext, DraftRows, FeatureDrafter
 from interlock.core.errors import ConfigError
-from interlock.core.weights import SafetensorsDirectory
 from interlock.plugins.speculative import EagleConfig, eagle_directory
 from interlock.plugins.speculative.eagle_network import EagleNetwork, read_shape
 
@@ -117,8 +116,10 @@ def build(config: EagleConfig, context: BuildContext) -> EagleDrafter:
         raise ConfigError("spec.path=null: the model has no directory that could hold a head")
     if context.dtype is None or context.device is None:
         raise ConfigError("spec=eagle runs a network and needs a device and a dtype")
-    shape = read_shape(read_config(directory), context.model, str(directory / "config.json"))
-    weights = SafetensorsDirectory(directory)
+    files = open_model(directory, context.formats)
+    stated = files.json("config.json") or {}
+    shape = read_shape(stated, context.model, files.where("config.json"))
+    weights = files.weights()
     layer = context.model.num_layers
     network = EagleNetwork(shape, layer, weights, context.dtype, context.device)
     return EagleDrafter(network, config.num_drafts)

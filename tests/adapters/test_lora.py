@@ -18,6 +18,7 @@ from interlock.core.testing.tiny_adapter import write_adapter, write_merged
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.driver import cli
 from interlock.plugins.models import model_families
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from tests.engine.serving import configured, serve
 
 CPU = torch.device("cpu")
@@ -38,7 +39,9 @@ def model(request, tmp_path_factory):
 def logits(directory, adapters=(), of=None, ids=PROMPT):
     placed = AdapterSet([str(one) for one in adapters])
     placement = Placement(torch.float64, CPU, adapters=placed)
-    decoder = load_decoder(describe_model(directory, FAMILIES), FAMILIES, placement)
+    decoder = load_decoder(
+        describe_model(HuggingFaceDirectory(directory), FAMILIES), FAMILIES, placement
+    )
     placed.select(None if of is None else torch.tensor(of))
     attend = dense_attend(decoder.description)
     with torch.inference_mode():
@@ -213,7 +216,7 @@ def test_a_family_that_serves_no_adapters_is_refused(tmp_path):
     adapter = write_adapter(tmp_path / "a", model, ["q_proj"])
     placement = Placement(torch.float32, CPU, adapters=AdapterSet([str(adapter)]))
     with pytest.raises(ConfigError, match="serves none"):
-        load_decoder(describe_model(model, [Deaf()]), [Deaf()], placement)
+        load_decoder(describe_model(HuggingFaceDirectory(model), [Deaf()]), [Deaf()], placement)
 
 
 def test_a_workload_line_names_its_adapter_and_a_run_can_be_served_again(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from interlock.core.engine import Engine
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestId, RequestRecord, SamplingParams
 from interlock.core.settings import Choice, EngineConfig
-from interlock.core.testing.exactness import check_accounts
+from interlock.core.testing.integrity import check_engine
 
 SEAMS = {
     "attention": "attention", "allocator": "cache/allocator", "index": "cache/index",
@@ -192,7 +192,7 @@ class Client:
                     )
                     assert shown == (self.tokens[key], self.texts[key])
                     self.records[key] = record
-            check_accounts(self.engine)
+            check_engine(self.engine)
             self.most_tokens = max(self.most_tokens, self.engine.core.ledger.tokens_run - before)
             self.steps += 1
         return given

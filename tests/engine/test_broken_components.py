@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from interlock.core.batch import Draft, StepResult
 from interlock.core.drafter import TokenDrafter
 from interlock.core.request import RequestId
-from interlock.core.scheduler import AdmissionPolicy, Share
+from interlock.core.scheduler import AdmissionPolicy, Division, Share
 from interlock.core.verifier import Verdict
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.executor.fixed import FixedExecutor
@@ -25,25 +26,42 @@ class OverBudget(DecodeFirst):
 
 class MoreThanPending(DecodeFirst):
     def divide(self, decodes, prefills, budget_tokens):
-        return [Share(view.id, view.pending + 1) for view in [*decodes, *prefills][:1]]
+        more = [Share(view.id, view.pending + 1) for view in prefills[:1]]
+        return Division(decodes.ids, more)
 
 
 class OneTwice(DecodeFirst):
     def divide(self, decodes, prefills, budget_tokens):
-        return [Share(view.id, 1) for view in [*decodes, *prefills][:1]] * 2
+        return Division(decodes.ids, [Share(view.id, 1) for view in prefills[:1]] * 2)
+
+
+class DecodesTwice(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        found = super().divide(decodes, prefills, budget_tokens)
+        return found._replace(decodes=np.repeat(found.decodes, 2))
 
 
 class Stranger(DecodeFirst):
     def divide(self, decodes, prefills, budget_tokens):
-        return [Share(RequestId(77), 1)]
+        return Division(decodes.ids, [Share(RequestId(77), 1)])
+
+
+class StrangeDecode(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        return Division(np.array([77]))
 
 
 class Nothing(DecodeFirst):
     def divide(self, decodes, prefills, budget_tokens):
-        return []
+        return Division(decodes.ids[:0])
 
 
-@pytest.mark.parametrize("broken", [OverBudget, MoreThanPending, OneTwice, Stranger, Nothing])
+CHUNKING = [
+    OverBudget, MoreThanPending, OneTwice, DecodesTwice, Stranger, StrangeDecode, Nothing,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", CHUNKING)
 def test_a_chunking_policy_is_named(broken):
     assert broken.__name__ in stopped("chunking", lambda _context: broken(DecodeFirstConfig()))
 

@@ -8,9 +8,9 @@ import pytest
 
 from interlock.core.checkpoint import shipped_models
 from interlock.core.errors import ConfigError
-from interlock.core.text import TextCodec
 from interlock.driver.chat_template import chat_ids, chat_text
 from interlock.driver.conversation import Conversation
+from interlock.plugins.models.text import TokenizersCodec
 from tests.engine.serving import asking, build, serve, solo
 from tests.engine.wordy import codec_of, with_words, wordy_tokenizer
 from tests.models.test_detokenizer import codec_of as sentencepiece
@@ -35,7 +35,7 @@ def user(text):
 
 
 def chat_of(template):
-    codec = TextCodec(wordy_tokenizer(), {}, template)
+    codec = TokenizersCodec(wordy_tokenizer(), {}, template)
     return Conversation(codec), codec
 
 
@@ -139,7 +139,7 @@ def test_a_template_that_cannot_be_rendered_around_an_answer_gets_the_whole():
 
 
 def test_a_model_without_a_template_cannot_chat():
-    chat = Conversation(TextCodec(wordy_tokenizer(), {}, None))
+    chat = Conversation(TokenizersCodec(wordy_tokenizer(), {}, None))
     with pytest.raises(ConfigError, match="no chat template"):
         chat.ask(user("a"))
 

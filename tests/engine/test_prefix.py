@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from interlock.core.testing.integrity import check_cache
 from interlock.plugins.cache.block_hash import BlockHashIndex
 from interlock.plugins.speculative import EagleConfig
 from tests.engine.serving import (
@@ -66,7 +67,7 @@ def test_a_prompt_shorter_than_a_page_is_never_reused(index):
     assert cache.pools[0].cached == 1, "the four odd tokens stayed"
     assert cache.runs.policy.num_candidates() == 1
     assert serve(engine, asking(2, short, 1))[2].cached_tokens == 0
-    cache.check_integrity([])
+    check_cache(cache, [])
 
 
 @every_index

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from interlock.core.request import FinishReason, Request, RequestOutput, SamplingParams, Status
-from interlock.core.text import REPLACEMENT
 from interlock.plugins.executor import FixedConfig
+from interlock.plugins.models.text import REPLACEMENT
 from interlock.plugins.speculative import EagleConfig, NgramConfig
 from tests.engine.serving import Client, asking, build, serve, solo
 from tests.engine.test_stops import replaying

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from interlock.core.cache_spec import CacheGroup, CacheLayout, Full, Window
 from interlock.core.kv_cache import Holding, KVCache
 from interlock.core.request import Request, RequestId
-from interlock.core.testing.exactness import check_written
+from interlock.core.testing.integrity import check_cache, check_written
 from interlock.core.token_sequence import TokenSequence
 from interlock.plugins.cache.block_hash import BlockHashIndex
 from interlock.plugins.cache.contiguous import ContiguousAllocator
@@ -146,7 +146,7 @@ class CacheMachine(RuleBasedStateMachine):
             self._read(reader, entry)
         accepted = min(accepted, len(candidates)) if newest else 0
         if newest:
-            reader.sequence.append([*candidates[:accepted], bonus])
+            reader.sequence.output.extend([*candidates[:accepted], bonus])
             # The drafter's row of the old newest token, and those of accepted candidates.
             for entry in range(reader.computed, end + accepted):
                 self._write(reader, entry, reader.depends(entry, self.lookback))
@@ -247,7 +247,7 @@ class CacheMachine(RuleBasedStateMachine):
     def accounts_are_whole(self):
         if hasattr(self, "cache"):
             self.cache.check()
-            self.cache.check_integrity([reader.holding for reader in self.readers])
+            check_cache(self.cache, [reader.holding for reader in self.readers])
             for reader in self.readers:
                 check_written(self.cache, reader.holding, reader.computed)
 

@@ -135,7 +135,7 @@ def test_usable_prefixes_are_those_whose_last_window_is_here(window, page_size, 
     pool = PagePool(PagedAllocator(count))
     pages = WindowPages(window, page_size, pool, num_anchors=count)
     anchors = np.arange(count, dtype=np.int32)
-    taken = pool.take(0, count)
+    taken = pool.take([0], [count])
     for at in range(count):
         pages.adopt(anchors[at : at + 1], taken[at : at + 1], at, at + (not present[at]))
     found = pages.usable_prefixes(anchors)

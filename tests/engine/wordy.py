@@ -7,7 +7,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from interlock.core.text import TextCodec, load_codec
+from interlock.core.text import TextCodec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 
 ALPHABET = "abc"
 TEMPLATE = (
@@ -43,6 +45,6 @@ def with_words(model: Path, directory: Path) -> Path:
 
 def codec_of(directory: Path) -> TextCodec:
     """The codec of a directory that has one."""
-    codec = load_codec(directory)
+    codec = load_codec(HuggingFaceDirectory(directory))
     assert codec is not None
     return codec

@@ -10,11 +10,12 @@ from interlock.core.errors import ConfigError, WorkloadError
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status
 from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.workload_contract import byte_context
-from interlock.core.text import load_codec
 from interlock.core.workload import BadRequest
 from interlock.driver.conversation import Conversation
 from interlock.plugins.frontend.chat import Chat
 from interlock.plugins.frontend.configs import ChatConfig
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from tests.misuse.conftest import run, tiny
 
 __all__ = ("run", "tiny")  # fixtures
@@ -31,7 +32,7 @@ def codec_of(context):
 @pytest.fixture
 def context(tmp_path):
     write_byte_tokenizer(tmp_path)
-    return chatting(load_codec(tmp_path))
+    return chatting(load_codec(HuggingFaceDirectory(tmp_path)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from interlock.core.registry import load_registry
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.workload_contract import WorkloadContract, byte_context
-from interlock.core.text import TextCodec, load_codec
+from interlock.core.text import TextCodec
 from interlock.core.workload import Workload, WorkloadContext
 from interlock.driver.conversation import Conversation
 from interlock.plugins.frontend import components
@@ -21,6 +21,8 @@ from interlock.plugins.frontend.configs import (
     SyntheticConfig,
     TraceConfig,
 )
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 
 BY_NAME = {component.name: component for component in components()}
 
@@ -65,7 +67,7 @@ class TestConversations(WorkloadContract):
 def byte_codec(folder) -> TextCodec:
     """A byte tokenizer whose template asks for the answer as the history has it."""
     write_byte_tokenizer(folder)
-    codec = load_codec(folder)
+    codec = load_codec(HuggingFaceDirectory(folder))
     assert codec is not None
     return codec
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from interlock.core.model_files import HuggingFaceDirectory
 from interlock.core.request import HashedPrompt, Request, SamplingParams
 from interlock.core.testing.workload_contract import byte_context
 from interlock.core.workload import BadRequest, Workload
@@ -20,6 +19,7 @@ from interlock.driver.manifest import (
     workload_hash,
 )
 from interlock.driver.peak import measure_cpu_bandwidth
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 
 MODEL = byte_context().model
 

@@ -9,6 +9,7 @@ from interlock.core.model import Decoder
 from interlock.core.parallel import Placement
 from interlock.core.testing.tiny import dense_attend
 from interlock.plugins.models import model_families
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 
 FAMILIES = model_families()
 LOGIT_TOLERANCE = 2e-4  # two fp32 sums of a few hundred terms in different orders
@@ -16,8 +17,9 @@ LOGIT_TOLERANCE = 2e-4  # two fp32 sums of a few hundred terms in different orde
 
 def load(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
     """The decoder of a directory on the CPU."""
+    files = HuggingFaceDirectory(directory) if isinstance(directory, Path) else directory
     placement = Placement(dtype, torch.device("cpu"))
-    return load_decoder(describe_model(directory, FAMILIES), FAMILIES, placement)
+    return load_decoder(describe_model(files, FAMILIES), FAMILIES, placement)
 
 
 @torch.inference_mode()

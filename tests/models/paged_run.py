@@ -9,8 +9,9 @@ from interlock.core.attention import AttentionBackend
 from interlock.core.batch import Batch
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.model import Decoder
-from interlock.core.planes import Planes, attention_batch, make_attend
+from interlock.core.planes import Planes, make_attend
 from interlock.core.request import RequestId
+from interlock.plugins.executor.batches import attention_batch
 
 CPU = torch.device("cpu")
 Row = tuple[int, Sequence[int]]

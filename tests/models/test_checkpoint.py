@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from interlock.core.checkpoint import describe_model, find_model, read_config, shipped_models
+from interlock.core.checkpoint import describe_model, find_model, shipped_models
 from interlock.core.errors import CheckpointError
 from interlock.core.testing.tiny import tiny_config, write_tiny_checkpoint
+from interlock.plugins.models import model_formats
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from tests.models.loading import FAMILIES, LOGIT_TOLERANCE, load, whole_logits
 from tests.models.oracle import write_oracle
 
@@ -24,32 +26,32 @@ def write_config(directory: Path, **fields: Any) -> Path:
 
 
 def edit_config(directory: Path, **fields: Any) -> None:
-    config = read_config(directory) | fields
+    config = HuggingFaceDirectory(directory).json("config.json") | fields
     kept = {key: value for key, value in config.items() if value != "absent"}
     (directory / "config.json").write_text(json.dumps(kept))
 
 
 def refusal(directory: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
-        describe_model(directory, FAMILIES)
+        describe_model(HuggingFaceDirectory(directory), FAMILIES)
     return str(caught.value)
 
 
 def test_a_shipped_model_is_found_by_name_and_a_directory_by_path(tmp_path: Path) -> None:
     for name, directory in shipped_models().items():
-        assert find_model(name).path == directory
-    assert find_model(str(write_config(tmp_path))).path == tmp_path
+        assert find_model(name, model_formats()).path == directory
+    assert find_model(str(write_config(tmp_path)), model_formats()).path == tmp_path
 
 
 def test_a_mistyped_model_gets_the_closest_name() -> None:
     with pytest.raises(CheckpointError, match="did you mean 'tiny-gqa'") as caught:
-        find_model("tiny-gq")
+        find_model("tiny-gq", model_formats())
     assert "no directory or file of this name" in str(caught.value)
 
 
 def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
-        find_model(str(tmp_path))
+        find_model(str(tmp_path), model_formats())
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "\x00"])
@@ -94,8 +96,12 @@ def test_all_wrong_fields_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_head_dim_null_means_hidden_by_heads_and_a_given_one_wins(tmp_path: Path) -> None:
-    (inferred, _) = describe_model(write_config(tmp_path, head_dim=None), FAMILIES).attention
-    (given, _) = describe_model(write_config(tmp_path, head_dim=32), FAMILIES).attention
+    (inferred, _) = describe_model(
+        HuggingFaceDirectory(write_config(tmp_path, head_dim=None)), FAMILIES
+    ).attention
+    (given, _) = describe_model(
+        HuggingFaceDirectory(write_config(tmp_path, head_dim=32)), FAMILIES
+    ).attention
     assert (inferred.head_dim, given.head_dim) == (8, 32)
     assert "head_dim is not given" in refusal(write_config(tmp_path, hidden_size=34))
 
@@ -109,7 +115,7 @@ def test_end_tokens_of_both_files_are_merged(
 ) -> None:
     write_config(tmp_path, eos_token_id=config)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
-    assert describe_model(tmp_path, FAMILIES).eos_token_ids == expected
+    assert describe_model(HuggingFaceDirectory(tmp_path), FAMILIES).eos_token_ids == expected
 
 
 def test_an_end_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -120,7 +126,7 @@ def test_an_end_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_the_dtype_is_read_in_both_spellings(tmp_path: Path, key: str) -> None:
     write_config(tmp_path)
     edit_config(tmp_path, **{"dtype": None, "torch_dtype": None, key: "bfloat16"})
-    assert describe_model(tmp_path, FAMILIES).dtype == "bfloat16"
+    assert describe_model(HuggingFaceDirectory(tmp_path), FAMILIES).dtype == "bfloat16"
     edit_config(tmp_path, **{key: "float8_e4m3fn"})
     assert "float8_e4m3fn" in refusal(tmp_path)
 
@@ -182,7 +188,7 @@ def test_stated_multi_token_prediction_layers_are_left_out_and_others_are_not(
 def test_old_and_new_spellings_of_the_rotary_fields_give_equal_logits(tmp_path: Path) -> None:
     oracle = write_oracle(tmp_path, "deepseek_v3_yarn", new_tokens=1)
     new = whole_logits(load(tmp_path), oracle.prompt)
-    stated = dict(read_config(tmp_path)["rope_parameters"])
+    stated = dict(HuggingFaceDirectory(tmp_path).json("config.json")["rope_parameters"])
     theta, kind = stated.pop("rope_theta"), stated.pop("rope_type")
     old = {"rope_scaling": {**stated, "type": kind}, "rope_theta": theta}
     edit_config(tmp_path, rope_parameters="absent", **old)

@@ -11,10 +11,12 @@ import transformers
 
 from interlock.core.checkpoint import describe_model, find_model
 from interlock.core.errors import CheckpointError
-from interlock.core.text import load_codec
 from interlock.driver import convert as convert_module
+from interlock.driver.chat_template import chat_text
 from interlock.driver.convert import convert
 from interlock.plugins.models import model_formats
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from tests.models.bpe_oracle import byte_symbols
 from tests.models.gguf_files import write_gguf
 from tests.models.loading import FAMILIES, LOGIT_TOLERANCE, load, whole_logits
@@ -67,8 +69,12 @@ def test_text_chats_and_ends_are_those_of_the_file_for_transformers_too(model, t
     assert codec.encode(text) == tokenizer(text)["input_ids"]
     messages = [{"role": "user", "content": "ab"}]
     rendered = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
-    assert codec.encode_chat(messages, add_generation_prompt=False) == rendered == [127, 126, 33]
-    converted = describe_model(tmp_path / "out", FAMILIES)
+    assert (
+        codec.encode(chat_text(codec, messages, False), add_special_tokens=False)
+        == rendered
+        == [127, 126, 33]
+    )
+    converted = describe_model(HuggingFaceDirectory(tmp_path / "out"), FAMILIES)
     assert converted.eos_token_ids == describe_model(model, FAMILIES).eos_token_ids == (127,)
     assert converted.dtype == "bfloat16"
     assert theirs(tmp_path / "out").generation_config.eos_token_id == [127]
@@ -76,7 +82,7 @@ def test_text_chats_and_ends_are_those_of_the_file_for_transformers_too(model, t
 
 def test_a_directory_is_converted_to_another_dtype(model, tmp_path):
     convert(model, tmp_path / "first", "float32")
-    again = find_model(str(tmp_path / "first"))
+    again = find_model(str(tmp_path / "first"), model_formats())
     convert(again, tmp_path / "second", "float16")
     assert json.loads((tmp_path / "second" / "config.json").read_text())["torch_dtype"] == "float16"
     half = load(tmp_path / "second").embed(torch.arange(128))
@@ -109,6 +115,6 @@ def test_the_command_converts_and_names_what_is_wrong(model, tmp_path, monkeypat
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["convert", str(model.path), str(out), "--dtype", "float64"])
     convert_module.main()
-    assert describe_model(out, FAMILIES).dtype == "float64"
+    assert describe_model(HuggingFaceDirectory(out), FAMILIES).dtype == "float64"
     with pytest.raises(SystemExit, match="exists and is no empty folder"):
         convert_module.main()

@@ -8,7 +8,8 @@ import torch
 from interlock.core.cache_spec import CacheLayout, Full, Window
 from interlock.core.model import cache_groups_of
 from interlock.core.testing.tiny import KINDS, TinyKind, tiny_model, write_tiny_checkpoint
-from interlock.core.text import load_codec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from tests.models.loading import FAMILIES, load, whole_logits
 
 IDS = torch.randint(64, (40,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -70,7 +71,7 @@ def test_a_written_checkpoint_is_the_tiny_model(tmp_path: Path, kind: TinyKind) 
 
 def test_a_written_checkpoint_can_have_a_tokenizer_that_fits(tmp_path: Path) -> None:
     write_tiny_checkpoint(tmp_path, "gqa", FAMILIES, tokenizer=True)
-    description, codec = load(tmp_path).description, load_codec(tmp_path)
+    description, codec = load(tmp_path).description, load_codec(HuggingFaceDirectory(tmp_path))
     assert codec is not None
     assert codec.vocab_size == description.vocab_size == 257
     assert codec.decode(codec.encode("größer")) == "größer"

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from interlock.core.text import MOST_HELD, TextCodec
+from interlock.core.text import TextCodec
+from interlock.plugins.models.text import MOST_HELD, TokenizersCodec
 
 STYLES = ("llama", "gemma", "metaspace")
 NUM_SPECIAL, NUM_BYTES = 3, 256
@@ -51,7 +52,7 @@ def codec_of(style: str) -> TextCodec:
             [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first", split=False)]
         )
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "</s>")])
-    return TextCodec(tokenizer, {}, None)
+    return TokenizersCodec(tokenizer, {}, None)
 
 
 def streamed(codec: TextCodec, ids: list[int], after: list[int] | None = None) -> str:

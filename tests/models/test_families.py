@@ -14,6 +14,7 @@ from interlock.core.errors import CheckpointError
 from interlock.core.model import ModelDescription, ModelFamily
 from interlock.core.parallel import Placement
 from interlock.core.weights import Part, Shape, WeightSource, part_shape
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from tests.models.loading import FAMILIES, LOGIT_TOLERANCE, load, whole_logits
 from tests.models.oracle import write_oracle
 from tests.models.published import KIMI_QUANTISATION, PUBLISHED
@@ -110,7 +111,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_is_described(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[name].config))
-    model = describe_model(tmp_path, FAMILIES)
+    model = describe_model(HuggingFaceDirectory(tmp_path), FAMILIES)
     assert model.dtype == "bfloat16"
     assert model.limited_by == ""
     actual = {
@@ -127,7 +128,7 @@ def test_a_published_quantised_config_is_refused_with_the_reason(tmp_path: Path)
     config = PUBLISHED["Kimi-K2"].config | {"quantization_config": KIMI_QUANTISATION}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"quantization_config \(fp8\): quantised weights"):
-        describe_model(tmp_path, FAMILIES)
+        describe_model(HuggingFaceDirectory(tmp_path), FAMILIES)
 
 
 TRAPS: list[tuple[str, dict[str, Any], str]] = [

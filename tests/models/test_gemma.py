@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from interlock.core.checkpoint import describe_model, read_config
+from interlock.core.checkpoint import describe_model
 from interlock.core.errors import CheckpointError
 from interlock.core.model import ModelDescription
 from interlock.plugins.models.gemma import Gemma2Family, Gemma3Family
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.windows import FULL
 from tests.models.loading import FAMILIES, load, whole_logits
 from tests.models.oracle import SHAPES, random_model, write_oracle
@@ -62,7 +63,12 @@ def test_an_absent_soft_cap_is_gemma_2s_and_null_is_none(stated: Any, cap: float
 def test_old_and_new_spellings_of_gemma_3_give_equal_logits(tmp_path: Path) -> None:
     oracle = write_oracle(tmp_path, "gemma3", new_tokens=1)
     new = whole_logits(load(tmp_path), oracle.prompt)
-    config = without(read_config(tmp_path), "layer_types", "rope_parameters", "tie_word_embeddings")
+    config = without(
+        HuggingFaceDirectory(tmp_path).json("config.json"),
+        "layer_types",
+        "rope_parameters",
+        "tie_word_embeddings",
+    )
     old = {
         "rope_theta": 1000.0,
         "rope_local_base_freq": 100.0,
@@ -139,5 +145,5 @@ def test_a_model_with_a_vision_tower_is_refused_with_the_reason(tmp_path: Path) 
     config = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": GEMMA_3_1B}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="is refused: it wraps a vision tower") as caught:
-        describe_model(tmp_path, FAMILIES)
+        describe_model(HuggingFaceDirectory(tmp_path), FAMILIES)
     assert "served as Gemma3ForCausalLM" in str(caught.value)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from interlock.core.assemble import assemble
 from interlock.core.checkpoint import describe_model, find_model
 from interlock.core.errors import CheckpointError, InterlockError
-from interlock.core.text import load_codec
+from interlock.driver.chat_template import chat_ids
 from interlock.plugins.models import model_families, model_formats
 from interlock.plugins.models.gguf_file import read_gguf
+from interlock.plugins.models.text import load_codec
 from tests.models.bpe_oracle import byte_symbols
 from tests.models.gguf_files import write_gguf
 from tests.models.oracle import BASE, random_model_of
@@ -203,7 +204,7 @@ def read_all(path):
 def test_the_whole_file_is_a_model_with_text(whole):
     description, codec = read_all(whole)
     assert description.eos_token_ids == (127,)
-    assert codec.encode_chat([{"role": "user", "content": "ab!"}]) == [126, ord("!")]
+    assert chat_ids(codec, [{"role": "user", "content": "ab!"}]) == [126, ord("!")]
 
 
 @settings(max_examples=200, deadline=None)

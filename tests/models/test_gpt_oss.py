@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from interlock.core.checkpoint import describe_model, read_config
+from interlock.core.checkpoint import describe_model
 from interlock.core.errors import CheckpointError
 from interlock.plugins.models.gpt_oss import GptOssFamily, clamped_gating
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from tests.models.loading import FAMILIES, LOGIT_TOLERANCE, load, whole_logits
 from tests.models.oracle import write_oracle
 from tests.models.published import PUBLISHED
@@ -31,7 +32,7 @@ def test_mxfp4_weights_are_refused_with_the_reason(tmp_path: Path) -> None:
     quantised = {"quantization_config": {"quant_method": "mxfp4"}}
     (tmp_path / "config.json").write_text(json.dumps(GPT_OSS_20B | quantised))
     with pytest.raises(CheckpointError, match=r"quantization_config \(mxfp4\): quantised weights"):
-        describe_model(tmp_path, FAMILIES)
+        describe_model(HuggingFaceDirectory(tmp_path), FAMILIES)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_layers_alternate_from_a_window_where_layer_types_are_absent() -> None:
 
 def test_a_config_without_scaling_has_the_published_yarn(tmp_path: Path) -> None:
     oracle = write_oracle(tmp_path, "gpt_oss", new_tokens=1)
-    config = read_config(tmp_path)
+    config = HuggingFaceDirectory(tmp_path).json("config.json")
     del config["rope_parameters"]
     published = {**GPT_OSS_20B["rope_scaling"], "rope_theta": 150000.0}
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": published}))

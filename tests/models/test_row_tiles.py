@@ -11,6 +11,7 @@ from interlock.core.errors import ConfigError
 from interlock.core.parallel import Placement
 from interlock.core.testing.tiny import write_tiny_checkpoint
 from interlock.plugins.models import model_families
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.llama import LlamaFamily
 from interlock.plugins.models.row_tiles import FAST, TILE, TILED, rows_of
 
@@ -81,7 +82,9 @@ def test_a_product_that_depends_on_the_place_is_refused(monkeypatch):
 @pytest.mark.parametrize("kind", ["gqa", "mla_moe", "caps", "sinks"])
 def test_a_decoders_rows_have_their_own_bits(kind, dtype, tmp_path):
     """Attention is left out: each query gives the first entries of itself."""
-    description = describe_model(write_tiny_checkpoint(tmp_path, kind, FAMILIES), FAMILIES)
+    description = describe_model(
+        HuggingFaceDirectory(write_tiny_checkpoint(tmp_path, kind, FAMILIES)), FAMILIES
+    )
     placement = Placement(dtype, torch.device("cpu"), numerics="batch_invariant")
     decoder = load_decoder(description, FAMILIES, placement)
 
@@ -111,7 +114,9 @@ def test_a_decoder_that_cannot_is_refused(tmp_path):
             decoder.rows = FAST
             return decoder
 
-    description = describe_model(write_tiny_checkpoint(tmp_path, "gqa", FAMILIES), FAMILIES)
+    description = describe_model(
+        HuggingFaceDirectory(write_tiny_checkpoint(tmp_path, "gqa", FAMILIES)), FAMILIES
+    )
     placement = Placement(torch.float32, torch.device("cpu"), numerics="batch_invariant")
     with pytest.raises(ConfigError, match="numerics=batch_invariant"):
         load_decoder(description, [Quick()], placement)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interlock.core.errors import shown
 from interlock.core.request import SamplingParams
 from interlock.core.stop_text import OutputText
-from interlock.core.text import REPLACEMENT
+from interlock.plugins.models.text import REPLACEMENT
 from tests.models.test_detokenizer import codec_of, spelt
 
 

@@ -16,8 +16,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from interlock.core.checkpoint import shipped_models
 from interlock.core.errors import CheckpointError, ConfigError
 from interlock.core.testing.tiny import write_byte_tokenizer
-from interlock.core.text import TextCodec, load_codec
+from interlock.core.text import TextCodec
 from interlock.driver.chat_template import chat_ids, chat_text
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 
 TEXTS = [
     "",
@@ -64,7 +66,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def codec_of(directory: Path) -> TextCodec:
-    codec = load_codec(directory)
+    codec = load_codec(HuggingFaceDirectory(directory))
     assert codec is not None
     return codec
 
@@ -181,7 +183,7 @@ def test_a_template_file_wins_over_the_config(tmp_path: Path) -> None:
 def test_templates_read_the_clock_that_they_are_given(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     set_template(tmp_path, "{{ strftime_now('%d %b %Y') }}")
-    codec = load_codec(tmp_path)
+    codec = load_codec(HuggingFaceDirectory(tmp_path))
     assert codec is not None
     assert chat_text(codec, MESSAGES, now=lambda: datetime(2031, 2, 3)) == "03 Feb 2031"
 
@@ -210,10 +212,10 @@ def test_a_model_without_template_says_so(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_tokenizer_has_no_codec(tmp_path: Path) -> None:
-    assert load_codec(tmp_path) is None
+    assert load_codec(HuggingFaceDirectory(tmp_path)) is None
 
 
 def test_a_malformed_tokenizer_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
-        load_codec(tmp_path)
+        load_codec(HuggingFaceDirectory(tmp_path))

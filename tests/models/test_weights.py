@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from interlock.core.errors import CheckpointError, ContractError
 from interlock.core.testing.random_weights import RandomWeights
-from interlock.core.weights import SafetensorsDirectory
+from interlock.plugins.models.safetensors import SafetensorsDirectory
 from tests.models.loading import LOGIT_TOLERANCE, load, whole_logits
 from tests.models.oracle import write_oracle
 

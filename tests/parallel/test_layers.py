@@ -14,6 +14,7 @@ from interlock.core.model import Decoder
 from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.testing.thread_ranks import Meeting, ThreadRanks, run_on_ranks
 from interlock.core.testing.tiny import dense_attend, write_tiny_checkpoint
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.parallel.splits import requirements
 from tests.models.loading import FAMILIES
 from tests.models.oracle import SHAPES, random_model
@@ -25,7 +26,7 @@ IDS = torch.tensor([5, 17, 3, 99, 42, 17, 64, 8, 127, 0, 31, 90, 12])
 @torch.inference_mode()
 def logits_and_embeddings(directory: Path, ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
     """What this rank gets for IDS, without a cache."""
-    description = describe_model(directory, FAMILIES)
+    description = describe_model(HuggingFaceDirectory(directory), FAMILIES)
     placement = Placement(torch.float64, torch.device("cpu"), ranks)
     decoder: Decoder = load_decoder(description, FAMILIES, placement)
     local = tuple(spec.on(ranks) for spec in description.attention)
@@ -35,7 +36,7 @@ def logits_and_embeddings(directory: Path, ranks: Ranks) -> tuple[torch.Tensor, 
 
 
 def splits(directory: Path, size: int) -> bool:
-    _, sizes = requirements(size, describe_model(directory, FAMILIES))
+    _, sizes = requirements(size, describe_model(HuggingFaceDirectory(directory), FAMILIES))
     return sizes(None) is None
 
 
@@ -88,7 +89,7 @@ def test_a_rank_reads_its_own_slices_and_nothing_else(kind, size, tmp_path, monk
             return read[-1]
 
     monkeypatch.setattr("interlock.core.weights.safe_open", Recorded)
-    description = describe_model(tmp_path, FAMILIES)
+    description = describe_model(HuggingFaceDirectory(tmp_path), FAMILIES)
     expected = expected_bytes(load_file(tmp_path / "model.safetensors"), size)
     for rank in range(size):
         read.clear()

@@ -12,7 +12,7 @@ from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftRows
 from interlock.core.errors import CheckpointError, ConfigError
 from interlock.core.testing.tiny import tiny_description, tiny_model, write_tiny_checkpoint
-from interlock.plugins.models import model_families
+from interlock.plugins.models import model_families, model_formats
 from interlock.plugins.speculative import EagleConfig, components, eagle_directory
 from interlock.plugins.speculative.eagle import build
 from tests.speculative.eagle_oracle import SIZES, ListCache, chain, head_tensors, last_estimate
@@ -35,6 +35,7 @@ def write_head(directory, tensors, **changes):
 
 def load(directory, num_drafts=5, dtype=torch.float64, **model):
     context = BuildContext(
+        formats=model_formats(),
         model=tiny_description("gqa", model_families(), **model),
         device=torch.device("cpu"),
         dtype=dtype,

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from interlock.core.testing.tiny import write_byte_tokenizer
-from interlock.core.text import load_codec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from interlock.plugins.structured import XGrammarConfig
 from interlock.plugins.structured.xgrammar_masks import XGrammar
 
@@ -62,7 +63,7 @@ FOLLOWED = [
 def spells(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bytes")
     write_byte_tokenizer(folder)
-    codec = load_codec(folder)
+    codec = load_codec(HuggingFaceDirectory(folder))
     made = XGrammar(XGrammarConfig(), codec, 257)
 
     def spells(schema, instance):

@@ -12,7 +12,8 @@ from interlock.core.request import SamplingParams
 from interlock.core.testing.sampler_contract import path_to
 from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.verifier_contract import draft_trees
-from interlock.core.text import load_codec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from interlock.plugins.structured import XGrammarConfig
 from interlock.plugins.structured.xgrammar_masks import XGrammar
 
@@ -25,7 +26,7 @@ REGEX = "|".join(TEXTS)
 def bytewise(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bytes")
     write_byte_tokenizer(folder)
-    codec = load_codec(folder)
+    codec = load_codec(HuggingFaceDirectory(folder))
     return XGrammar(XGrammarConfig(), codec, SIZE), codec.encode("abc")
 
 

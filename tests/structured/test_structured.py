@@ -4,7 +4,8 @@ import pytest
 
 from interlock.core.testing.structured_contract import StructuredContract
 from interlock.core.testing.tiny import write_byte_tokenizer
-from interlock.core.text import load_codec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from interlock.plugins.structured import XGrammarConfig
 from interlock.plugins.structured.none import NoGrammars
 from interlock.plugins.structured.xgrammar_masks import XGrammar
@@ -15,7 +16,7 @@ class Bytes:
     def tokenizer(self, tmp_path_factory):
         folder = tmp_path_factory.mktemp("bytes")
         write_byte_tokenizer(folder)
-        self.codec = load_codec(folder)
+        self.codec = load_codec(HuggingFaceDirectory(folder))
 
     def ids(self, text):
         return self.codec.encode(text)

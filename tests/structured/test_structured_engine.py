@@ -13,7 +13,8 @@ from interlock.core.request import FinishReason, Status
 from interlock.core.streams import Purpose, uniform
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.core.testing.sampler_contract import reference_law, reference_logits
-from interlock.core.text import load_codec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import load_codec
 from interlock.plugins.speculative import EagleConfig, NgramConfig
 from tests.engine.serving import Client, asking, build, outputs, plus, serve
 from tests.models.loading import load, whole_logits
@@ -54,7 +55,7 @@ LANGUAGES = {
 def parts(model):
     import torch
 
-    return load(model, torch.float64), load_codec(model)
+    return load(model, torch.float64), load_codec(HuggingFaceDirectory(model))
 
 
 def spelt(model, request, language):

@@ -8,7 +8,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from interlock.core.checkpoint import shipped_models
-from interlock.core.text import TextCodec, load_codec
+from interlock.plugins.models.hugging_face import HuggingFaceDirectory
+from interlock.plugins.models.text import TokenizersCodec, load_codec
 from interlock.plugins.structured import XGrammarConfig
 from interlock.plugins.structured.xgrammar_masks import XGrammar
 
@@ -44,11 +45,11 @@ def byte_fallback():
     )  # fmt: skip
     tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<unk>", "<s>", "</s>")])
     tokenizer.add_tokens([AddedToken("<tool call>", special=False)])
-    return TextCodec(tokenizer, {}, None)
+    return TokenizersCodec(tokenizer, {}, None)
 
 
 def byte_level():
-    return load_codec(next(iter(shipped_models().values())))
+    return load_codec(HuggingFaceDirectory(next(iter(shipped_models().values()))))
 
 
 @pytest.mark.parametrize("make", [byte_fallback, byte_level])

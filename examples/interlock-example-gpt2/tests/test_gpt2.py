@@ -9,10 +9,11 @@ import torch
 from interlock_example_gpt2.family import GPT2Family
 from safetensors.torch import load_file, save_file
 
-from interlock.core.checkpoint import describe_model, load_decoder
+from interlock.core.checkpoint import describe_model, load_decoder, open_model
 from interlock.core.errors import CheckpointError
 from interlock.core.model import Decoder, ModelFamily
 from interlock.core.parallel import Placement
+from interlock.core.registry import load_registry
 from interlock.core.testing.family_contract import FamilyContract
 from interlock.core.testing.tiny import dense_attend
 
@@ -39,7 +40,8 @@ class TestGPT2(FamilyContract):
 def loaded(directory: Path) -> Decoder:
     families = [GPT2Family()]
     placement = Placement(torch.float64, torch.device("cpu"))
-    return load_decoder(describe_model(directory, families), families, placement)
+    files = open_model(directory, list(load_registry().formats.values()))
+    return load_decoder(describe_model(files, families), families, placement)
 
 
 def written(directory: Path, **fields: Any) -> Any:
