@@ -149,6 +149,7 @@ class _Builder(Rank):
             codec=self.context.codec,
             observers=self.registry.observers,
             planes=parts.planes if parts else None,
+            losses=parts.attention.losses if parts else dict,
             dtype=self.dtype,
             classes=self.classes,
             ranks=self.strategy.facts() | {"weight_bytes": self.weight_bytes},

@@ -43,6 +43,7 @@ class Engine:
         observers: Sequence[Observer] = (),
         max_in_flight: int = 1,
         ranks: Mapping[str, Any] | None = None,
+        losses: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.core = core
         self.executor = executor
@@ -54,6 +55,8 @@ class Engine:
         self.planes = planes
         self.ranks = dict(ranks or {})
         """Facts about the processes that share the model, for a manifest."""
+        self.losses = losses
+        """Of the cache's rows on rank 0: see AttentionBackend."""
         self.decisions: list[StepDecision] = []
         self._observers = tuple(observers)
         self._max_in_flight = max_in_flight

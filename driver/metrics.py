@@ -4,7 +4,7 @@ Field names are those of `vllm bench serve`, so that the same scripts read both.
 not defined is None (JSON null), never 0 and never NaN.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ def summarize(
     bytes_moved: int | None = None,
     peak_bytes_per_s: float | None = None,
     detailed: bool | None = None,
+    stored_error: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The summary of a run; `records` (one a sample) in input order, failed ones included.
 
@@ -52,6 +53,7 @@ def summarize(
     in the account of `tokens`. Duration runs from the first scheduled arrival to the last event.
     `detailed` adds the per-request lists of vLLM (seconds, input order, null where none); None
     adds them to runs of up to DETAILED_TOKENS output tokens (requests.jsonl has it all anyway).
+    `stored_error`: of cached rows that are not stored exactly, the relative error by plane.
     """
     if detailed is None:
         detailed = sum(len(r.output_token_ids) for r in records) <= DETAILED_TOKENS
@@ -86,6 +88,7 @@ def summarize(
         **_speculation(ledger),
         **_engine(records, ledger),
         "mbu": None,
+        "stored_error": dict(stored_error or {}),
     }
     if bytes_moved is not None and peak_bytes_per_s:
         summary["mbu"] = _ratio(bytes_moved, ledger.busy_s * peak_bytes_per_s)

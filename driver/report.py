@@ -200,6 +200,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         for name, limit in summary["goodput_limits"].items()
     )
     kinds = ("prompt_computed", "recomputed", "decode", "drafted", "padding")
+    lost = ", ".join(f"{name} {error:.2%}" for name, error in summary["stored_error"].items())
     by_turn = ", ".join(map(percent, summary["prefix_cache_hit_rate_by_turn"].values()))
     named = {
         "input tokens": number(summary["total_input_tokens"]),
@@ -221,6 +222,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
             f"{tokens[kind]:,} {kind.replace('_', ' ')}" for kind in kinds if tokens[kind]
         ),
         "memory bandwidth used (MBU)": percent(summary["mbu"]),
+        "error of cached rows": lost or UNDEFINED,
     }
     return {label: value for label, value in named.items() if value != UNDEFINED}
 

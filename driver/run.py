@@ -236,7 +236,11 @@ class Run:
             inert=inert(engine, self.entries),
             adapters=engine.core.intake.adapters,
         )
-        found |= {"num_requests": len(self.entries), "ranks": engine.ranks}
+        found |= {
+            "num_requests": len(self.entries),
+            "ranks": engine.ranks,
+            "stored_error": engine.losses(),
+        }
         if self.replayed is not None:
             found["rerun"] = self.replayed.compare(engine.decisions, self.records)
         decode = codec.continuation if codec else None
@@ -292,7 +296,7 @@ class Run:
                 peak = measure_cpu_bandwidth(weights)
         return summarize(
             self.records, ledger, self.config.limits, self.clock,
-            bytes_moved=moved, peak_bytes_per_s=peak,
+            bytes_moved=moved, peak_bytes_per_s=peak, stored_error=self.engine.losses(),
         )  # fmt: skip
 
     def sample(self) -> Sample | None:

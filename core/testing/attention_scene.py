@@ -14,6 +14,7 @@ from interlock.core.cache_spec import CacheLayout, Window
 from interlock.core.model import AttentionInput, AttentionSpec
 from interlock.core.planes import Planes, make_attend, make_attention_batch, tree_mask
 from interlock.core.testing.attention_oracle import Work, answer, random_inputs, take
+from interlock.core.testing.stored_rows import as_stored, poison
 
 TOLERANCES = {
     # Outputs are averages of unit-variance values, so they are of order 1 and absolute bounds fit.
@@ -70,7 +71,7 @@ class Scene:
         for layer in range(len(self.specs)):
             hidden = ~self._slots(layer, work, committed=True, new=False)
             for plane in self._planes_of(layer):
-                plane[hidden] = float("nan")
+                poison(plane, hidden)
         poisoned = self._all_planes()
         outputs = self._run(work)
         self._check_outputs(work, outputs)
@@ -129,12 +130,20 @@ class Scene:
     def _check_outputs(self, work: tuple[Work, ...], outputs: list[Tensor]) -> None:
         for layer, (spec, output) in enumerate(zip(self.specs, outputs, strict=True)):
             right = [
-                answer(spec, self.inputs[layer][item.row], self.committed[item.row], item)
+                answer(spec, self._stored_inputs(layer, item), self.committed[item.row], item)
                 for item in work
             ]
             want = torch.from_numpy(np.concatenate(right))
             assert output.shape == want.shape
             torch.testing.assert_close(output.cpu().double(), want, rtol=0, atol=self.tolerance)
+
+    def _stored_inputs(self, layer: int, item: Work) -> AttentionInput:
+        """The row's inputs, those that the cache holds as it holds them."""
+        live = self._live_pages(self.planes.tables[layer], item.row)
+        entries = range(self.committed[item.row] + item.new)
+        places = [(e, live[e // self.page_size], e % self.page_size) for e in entries]
+        kept = [place for place in places if place[1] != 0]
+        return as_stored(self.inputs[layer][item.row], self.planes.of_layer[layer], kept)
 
     def _live_pages(self, table: int, row: int) -> list[int]:
         """The request's pages, 0 in place of those that no later query can see."""

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 Cell = dict[str, Any]
@@ -22,11 +23,18 @@ def pairwise(cells: Sequence[Cell]) -> list[Cell]:
     """
     pairs = [_pairs(cell) for cell in cells]
     missing: set[tuple[Any, ...]] = set().union(*pairs)
+    # What a cell would cover only shrinks, so an old count is a bound: most need no new one.
+    bounds = [(-len(found), place) for place, found in enumerate(pairs)]
+    heapify(bounds)
     chosen = []
     while missing:
-        best = max(range(len(cells)), key=lambda i: len(pairs[i] & missing))
-        chosen.append(cells[best])
-        missing -= pairs[best]
+        _, place = heappop(bounds)
+        now = (-len(pairs[place] & missing), place)
+        if bounds and now > bounds[0]:
+            heappush(bounds, now)
+            continue
+        chosen.append(cells[place])
+        missing -= pairs[place]
     return chosen
 
 

@@ -39,6 +39,7 @@ from interlock.core.testing.tiny_eagle import write_tiny_eagle
 
 MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid", "caps", "sinks")
 PAGE_SIZES = (1, 4, 16)
+CACHE_DTYPES = ("auto", "fp8")
 BUDGET_TOKENS = 20
 ADAPTER = "adapter"
 """A LoRA adapter that some requests use, beside others with the same prompt that do not."""
@@ -95,7 +96,7 @@ class Walk:
             )
             self._bases[kind] = base
             (self._models[kind],) = describe_models(base, self.registry)
-        self._solo: dict[tuple[str, Request], tuple[int, ...]] = {}
+        self._solo: dict[tuple[str, str, Request], tuple[int, ...]] = {}
         self._refusals: dict[tuple[str, ...], list[str]] = {}
         self._telling = sorted(
             {
@@ -113,7 +114,8 @@ class Walk:
         names["executor"] = [
             name for name in names["executor"] if RunsModel() in self._provided("executor", name)
         ]
-        return {"model": list(MODELS), "page_size": list(PAGE_SIZES), **names}
+        fixed = {"model": MODELS, "page_size": PAGE_SIZES, "cache_dtype": CACHE_DTYPES}
+        return {name: list(levels) for name, levels in {**fixed, **names}.items()}
 
     def _provided(self, seam: str, name: str) -> set[Capability]:
         component = self.registry.components[seam, name]
@@ -122,7 +124,8 @@ class Walk:
     def config(self, cell: Mapping[str, Any]) -> EngineConfig:
         """The configuration of a cell: a budget that chunks prompts, a pool that runs short.
 
-        A cell may also choose `parallel`; the walk itself stays on one device.
+        A cell may also choose `parallel`; the walk itself stays on one device. One that does not
+        say has cache_dtype auto.
         """
         base = self._bases[cell["model"]]
         choices = dict(base.choices)
@@ -135,7 +138,12 @@ class Walk:
         pages = -(-longest // size)
         return dataclasses.replace(
             base,
-            cache=dataclasses.replace(base.cache, page_size=size, num_pages=pages + pages // 2 + 1),
+            cache=dataclasses.replace(
+                base.cache,
+                page_size=size,
+                num_pages=pages + pages // 2 + 1,
+                dtype=cell.get("cache_dtype", "auto"),
+            ),
             scheduler=dataclasses.replace(
                 base.scheduler, budget_tokens=BUDGET_TOKENS, max_requests=6
             ),
@@ -147,18 +155,22 @@ class Walk:
 
         Asked once per choice of the seams where some component provides or requires anything.
         """
-        key = (cell["model"], *(cell[seam] for seam in self._telling))
+        key = (cell["model"], cell["cache_dtype"], *(cell[seam] for seam in self._telling))
         if key not in self._refusals:
             model = self._models[cell["model"]]
             resolution = resolve(self.config(cell), self.registry, [model])
             self._refusals[key] = [problem.reason for problem in resolution.problems]
         return self._refusals[key]
 
-    def solo(self, kind: str, request: Request) -> tuple[int, ...]:
-        """The request's tokens run alone on the reference composition."""
-        key = (kind, dataclasses.replace(request, index=0, arrival_s=0.0))
+    def solo(self, kind: str, request: Request, cache_dtype: str = "auto") -> tuple[int, ...]:
+        """The request's tokens run alone on the reference composition, with the same cache.dtype.
+
+        Quantised rows are read as they are stored, so nothing else may change its tokens.
+        """
+        key = (kind, cache_dtype, dataclasses.replace(request, index=0, arrival_s=0.0))
         if key not in self._solo:
-            config = self.config({"model": kind, "page_size": 16, **REFERENCE})
+            stored = {"page_size": 16, "cache_dtype": cache_dtype}
+            config = self.config({"model": kind, **stored, **REFERENCE})
             config = dataclasses.replace(
                 config, cache=dataclasses.replace(config.cache, num_pages=64)
             )
@@ -174,7 +186,8 @@ class Walk:
         """Run one accepted cell and compare every sample with the reference."""
         kind, wanted = cell["model"], requests(cell["page_size"])
         alone = {key: one for r in wanted for key, one in samples_alone(r).items()}
-        expected = {key: self.solo(kind, one) for key, one in alone.items()}
+        cache_dtype = cell.get("cache_dtype", "auto")
+        expected = {key: self.solo(kind, one, cache_dtype) for key, one in alone.items()}
         self._known.sequences = [
             (*one.prompt_token_ids, *expected[key]) for key, one in alone.items()
         ]

@@ -45,6 +45,10 @@ class GqaAttention(AttentionBackend):
         require_form("gqa", "heads", specs, first_layer)
         return stored_groups(specs, first_layer, self._cache_dtype)
 
+    def losses(self) -> Mapping[str, float]:
+        """Of rows in fp8: relative root mean square error of the first rows of each layer."""
+        return self.writer.losses()
+
     def plan(self, batch: AttentionBatch) -> PagedPlan:
         """Write slots now; gather slots and masks once per (page table, window)."""
         return PagedPlan(batch)

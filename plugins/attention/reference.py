@@ -33,6 +33,7 @@ class ReferenceAttention(AttentionBackend):
 
     def __init__(self, cache_dtype: str = "auto") -> None:
         self._cache_dtype = cache_dtype
+        self._squares: dict[str, tuple[float, float]] = {}
 
     def cache_groups(
         self, specs: tuple[AttentionSpec, ...], first_layer: int
@@ -61,6 +62,7 @@ class ReferenceAttention(AttentionBackend):
                 page, offset = row.place(row.start + token - row.first)
                 for name, new in stored.items():
                     _store(planes, name, new[token], page, offset)
+                    self._measure(name, new[token], _read(planes, name, [page], [offset])[0])
         queries, sinks_H = _queries(inputs), _sinks(spec, inputs)
         outputs = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
         for row in rows:
@@ -69,6 +71,18 @@ class ReferenceAttention(AttentionBackend):
                 keys, values = _keys_and_values(inputs, planes, places)
                 outputs[token] = _one_query(spec, queries[token], keys, values, sinks_H)
         return outputs
+
+    def losses(self) -> Mapping[str, float]:
+        """Relative root mean square error of all rows that were finite, where they are in fp8."""
+        if self._cache_dtype == "auto":
+            return {}
+        return {n: (wrong / given) ** 0.5 for n, (wrong, given) in self._squares.items() if given}
+
+    def _measure(self, name: str, given: Tensor, stored: Tensor) -> None:
+        wrong, size = ((stored - given).double() ** 2).sum(), (given.double() ** 2).sum()
+        if self._cache_dtype == "fp8" and bool(wrong.isfinite()):
+            before = self._squares.get(name, (0.0, 0.0))
+            self._squares[name] = before[0] + float(wrong), before[1] + float(size)
 
 
 class Row:
@@ -128,10 +142,12 @@ def _keys_and_values(
 ) -> tuple[Tensor, Tensor]:
     """[E, K, D] and [E, K, V] of the entries at these places, at least fp32."""
     pages, offsets = [page for page, _ in places], [offset for _, offset in places]
-    rows = {name: _read(planes, name, pages, offsets) for name in _rows_to_store(inputs, planes)}
+    dtype = _wide(_queries(inputs)).dtype
+    names = _rows_to_store(inputs, planes)
+    rows = {name: _read(planes, name, pages, offsets).to(dtype) for name in names}
     if isinstance(inputs, LatentInput):
-        return _expand(inputs, torch.cat([_wide(row) for row in rows.values()], dim=-1))
-    return _wide(rows["k"]), _wide(rows["v"])
+        return _expand(inputs, torch.cat(list(rows.values()), dim=-1))
+    return rows["k"], rows["v"]
 
 
 def _store(planes: Mapping[str, Tensor], name: str, row: Tensor, page: int, offset: int) -> None:

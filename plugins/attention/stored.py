@@ -61,7 +61,7 @@ def new_rows(inputs: HeadsInput | LatentInput, planes: Mapping[str, Tensor]) -> 
 def read(planes: Mapping[str, Tensor], name: str, slots: Tensor) -> Tensor:
     """[*slots.shape, *row] of "k", "v" or "latent" (its rotary key included), a copy.
 
-    In the run's dtype, or fp32 where it is quantised.
+    In the run's dtype, or where it is quantised in fp32 or a rotary key's wider dtype.
     """
     rows = _taken(planes[name], slots)
     scale = planes.get(f"{name}_scale")
@@ -71,7 +71,7 @@ def read(planes: Mapping[str, Tensor], name: str, slots: Tensor) -> Tensor:
     grouped_GN = rows.view(*scale_G.shape, -1)
     rows = dequantised(grouped_GN, scale_G).view(rows.shape)
     if name == "latent":
-        return torch.cat((rows, _taken(planes["rope"], slots).to(rows.dtype)), dim=-1)
+        return torch.cat((rows, _taken(planes["rope"], slots)), dim=-1)  # in the wider dtype
     return rows
 
 
@@ -91,12 +91,31 @@ class RowWriter:
             if scale is None:
                 _put(plane, slots_T, row.to(plane.dtype))
                 continue
-            grouped_GN = row.reshape(len(row), scale.shape[-1], -1)
-            codes_GN, scale_G = quantised(grouped_GN)
+            codes_GN, scale_G = quantised(row.reshape(len(row), scale.shape[-1], -1))
             _put(plane, slots_T, codes_GN.view(row.shape))
             _put(scale, slots_T, scale_G)
-            if self._measured.get(id(plane), 0) < MEASURED_ROWS:
-                self._measure(name, plane, grouped_GN, codes_GN, scale_G)
+        self.measure(planes, slots_T, rows)
+
+    def measure(
+        self, planes: Mapping[str, Tensor], slots_T: Tensor, rows: Mapping[str, Tensor]
+    ) -> None:
+        """Take note of what was lost of these rows, just written by whomever.
+
+        Only of the first of each layer, on the device without waiting for it; a launch that is
+        being captured in a CUDA graph is left alone.
+        """
+        for name, row in rows.items():
+            plane = planes[name]
+            seen = self._measured.get(id(plane), 0)
+            if f"{name}_scale" not in planes or seen >= MEASURED_ROWS:
+                continue
+            if plane.is_cuda and torch.cuda.is_current_stream_capturing():
+                continue
+            self._measured[id(plane)] = seen + len(row)
+            stored = read(planes, name, slots_T)[..., : row.shape[-1]].double()
+            given = torch.where(stored.isfinite(), row.double(), 0)
+            squares = torch.stack((torch.nansum((stored - given) ** 2), (given**2).sum()))
+            self._squares[name] = self._squares.get(name, 0) + squares
 
     def losses(self) -> dict[str, float]:
         """Plane -> relative error sqrt(sum (stored - given)^2 / sum given^2) of what was measured.
@@ -104,21 +123,7 @@ class RowWriter:
         Over all layers that this backend wrote; empty where nothing is quantised.
         """
         sums = {name: squares.tolist() for name, squares in self._squares.items()}
-        return {name: (error / given) ** 0.5 for name, (error, given) in sums.items() if given}
-
-    def _measure(
-        self, name: str, plane: Tensor, rows_GN: Tensor, codes_GN: Tensor, scale_G: Tensor
-    ) -> None:
-        if plane.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        self._measured[id(plane)] = self._measured.get(id(plane), 0) + len(rows_GN)
-        stored_GN = codes_GN.to(torch.float32).double() * scale_G.double()[..., None]
-        exact_GN = torch.where(scale_G.isfinite()[..., None], rows_GN.double(), 0)
-        squares = torch.stack(
-            (torch.nansum((stored_GN - exact_GN).square()), exact_GN.square().sum())
-        )
-        known = self._squares.get(name)
-        self._squares[name] = squares if known is None else known + squares
+        return {name: (wrong / given) ** 0.5 for name, (wrong, given) in sums.items() if given}
 
 
 def _taken(plane: Tensor, slots: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """A query's bits depend on its tokens alone: compared with the same tokens decoded alone."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ LATENT = (
     AttentionSpec("latent", 4, 1, 24, 16, 0.3, 40, 32, 16, 8),
 )
 BACKENDS = {"gqa": (InvariantGqaAttention, HEADS), "mla": (InvariantMlaAttention, LATENT)}
+IN_FP8 = {f"{name} fp8": (partial(make, "fp8"), specs) for name, (make, specs) in BACKENDS.items()}
 
 
 class TestInvariantGqa(AttentionContract):
@@ -126,6 +128,17 @@ def test_batches_chunks_hits_and_drafts_change_no_bit(backend, dtype, page_size)
     assert traffic.differing == []
 
 
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [("gqa fp8", torch.float32), ("mla fp8", torch.bfloat16)]
+)
+def test_nor_do_they_where_rows_are_quantised(backend, dtype):
+    make, specs = IN_FP8[backend]
+    traffic = Traffic(make, specs, dtype, 4, seed=9)
+    traffic.run()
+    assert traffic.compared > 50
+    assert traffic.differing == []
+
+
 @pytest.mark.parametrize("make", [GqaAttention, MlaAttention])
 def test_the_fast_paths_do_depend_on_the_batch(make):
     """Else the test above would compare nothing of worth."""
@@ -135,10 +148,10 @@ def test_the_fast_paths_do_depend_on_the_batch(make):
     assert traffic.differing
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, *IN_FP8])
 def test_another_requests_rows_are_not_even_multiplied_by_zero(backend):
     """A request of NaN in the same step, around positions where windows leave a tile."""
-    make, specs = BACKENDS[backend]
+    make, specs = (BACKENDS | IN_FP8)[backend]
     text = tuple(range(80))
     for start in (63, 64, 70, 72, 79):
         layers = Layers(make(), specs, torch.float32, page_size=16, num_pages=15)

@@ -13,6 +13,7 @@ import torch
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.planes import Planes, make_attend, make_attention_batch, tree_mask
 from interlock.core.testing.attention_oracle import random_inputs, take
+from interlock.plugins.attention.stored import RowWriter, new_rows
 from interlock.plugins.executor.moves import move_entries
 
 Path = tuple[int, ...]
@@ -102,18 +103,11 @@ def alone(make, specs, dtype, path):
     layers = Layers(make(), specs, dtype, page_size=16, num_pages=len(pages))
     for layer, spec in enumerate(specs):
         before = [inputs_of(spec, layer, path[:end], dtype) for end in range(1, len(path))]
-        for name, plane in layers.planes.of_layer[layer].items():
-            for at, inputs in enumerate(before):
-                plane[at // 16, at % 16] = stored_row(inputs, name)
+        planes = layers.planes.of_layer[layer]
+        for at, inputs in enumerate(before):
+            RowWriter().write(planes, torch.tensor([at]), new_rows(inputs, planes))
     outputs = layers.step([Rows(Request(pages, path[:-1]), path[-1:])])
     return {layer: outputs[layer, path] for layer in range(len(specs))}
-
-
-def stored_row(inputs, plane):
-    """What a plane holds of one token."""
-    if plane == "latent":
-        return torch.cat((inputs.latent_TC, inputs.k_rope_TR), dim=-1)[0]
-    return inputs.k_TKD[0] if plane == "k" else inputs.v_TKV[0]
 
 
 @cache

@@ -29,6 +29,7 @@ def cell(number, kind, drafter, **choices):
         **COMMON,
         "model": kind,
         "page_size": PAGE_SIZES[number % 3],
+        "cache_dtype": ("auto", "fp8")[number % 2],
         "attention": "mla" if kind == "mla_moe" else "gqa",
         "cache/index": ("radix", "block_hash")[number % 2],
         "scheduler/chunking": ("prefill_first", "decode_first")[number % 2],
