@@ -34,11 +34,11 @@ def all_cases() -> list[KernelCase]:
 def table(cases: list[KernelCase]) -> Iterator[str]:
     """One line a kernel, one column a GPU: registers a thread, KiB of shared memory."""
     header = [f"sm_{number} ({gpu})" for number, gpu in ARCHITECTURES.items()]
-    yield f"| kernel | warps | {' | '.join(header)} |"
-    yield "|---" * (2 + len(header)) + "|"
+    yield f"| kernel | {' | '.join(header)} |"
+    yield "|---" * (1 + len(header)) + "|"
     for case in cases:
         cells = [_cell(case, number) for number in ARCHITECTURES]
-        yield f"| {case.name} | {case.options.get('num_warps', 4)} | {' | '.join(cells)} |"
+        yield f"| {case.name} | {' | '.join(cells)} |"
 
 
 def _cell(case: KernelCase, number: int) -> str:

@@ -32,6 +32,8 @@ from interlock.plugins.attention.kernel_choice import (
 
 FORMS = ("cost", "absorbed", "expanded")
 """How attention=mla computes a row."""
+LARGEST_HEAD, LARGEST_GROUP = 256, 128
+"""What tiles of the Triton kernels of attention=gqa hold."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,19 @@ def _one_form(config: Any, _model: ModelDescription | None) -> Iterable[Requirem
     return (requirement,)
 
 
-def heads_limit(_model: ModelDescription) -> str | None:
+def heads_limit(model: ModelDescription) -> str | None:
     """Why attention=gqa has no Triton kernels for a model."""
-    return "attention=gqa has no kernel yet"
+    specs = [spec for spec in model.attention if spec.form == "heads"]
+    size = max((max(spec.head_dim, spec.v_head_dim) for spec in specs), default=0)
+    if size > LARGEST_HEAD:
+        return f"model={model.name} has heads of size {size}, and kernels go to {LARGEST_HEAD}"
+    group = max((spec.num_heads // spec.num_kv_heads for spec in specs), default=0)
+    if group > LARGEST_GROUP:
+        return (
+            f"model={model.name} has {group} query heads for one of keys, and kernels go to "
+            f"{LARGEST_GROUP}"
+        )
+    return None
 
 
 def latent_limit(_model: ModelDescription) -> str | None:

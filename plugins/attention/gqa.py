@@ -13,11 +13,12 @@ from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
 from interlock.core.model import AttentionInput, AttentionSpec, HeadsInput
-from interlock.plugins.attention import GqaConfig
+from interlock.plugins.attention import GqaConfig, heads_limit
 from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.explicit import explicit_attention
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.invariant import block_attention
+from interlock.plugins.attention.kernel_choice import builds_triton
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.native.choice import runs_native
 from interlock.plugins.attention.native.plan import NativePlan
@@ -137,6 +138,10 @@ class InvariantGqaAttention(GqaAttention):
 
 def build(config: GqaConfig, context: BuildContext) -> GqaAttention:
     """The component's instance."""
+    if builds_triton(config.kernel, context, heads_limit):
+        from interlock.plugins.attention.triton_gqa import TritonGqaAttention, architecture_of
+
+        return TritonGqaAttention(context.cache_dtype, architecture_of(context.device))
     kind = GqaAttention
     if context.batch_invariant:
         kind = InvariantGqaAttention

@@ -9,6 +9,7 @@ from typing import Any
 
 from interlock.core.capabilities import Composition, Requirement
 from interlock.core.closest import unknown_name
+from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
@@ -36,9 +37,12 @@ def require_known(kernel: str) -> None:
 
 
 def reason_against_triton(
-    device: str, numerics: str, model: ModelDescription | None, limit: Limit
+    device: str, numerics: str, model: ModelDescription | None, limit: Limit, dtype: str = "auto"
 ) -> str | None:
-    """Why Triton kernels cannot run in this composition; None: they can. `device` as configured."""
+    """Why Triton kernels cannot run in this composition; None: they can.
+
+    `device` as configured; `dtype` the name of torch's.
+    """
     if numerics == "batch_invariant":
         return "numerics=batch_invariant needs sums in a fixed order, which they do not keep"
     if find_spec("triton") is None:
@@ -51,6 +55,8 @@ def reason_against_triton(
                 f"device={device} runs them in Triton's interpreter only, which is for tests; set "
                 "TRITON_INTERPRET=1 in the environment"
             )
+    elif dtype == "float64":
+        return "dtype=float64 is computed in Triton's interpreter only; on a GPU it does not fit"
     return None if model is None else limit(model)
 
 
@@ -65,7 +71,7 @@ def kernel_requirement(
             reason = None
             if config.kernel == "triton":
                 reason = reason_against_triton(
-                    composition.device, settings["numerics"], model, limit
+                    composition.device, settings["numerics"], model, limit, composition.dtype
                 )
             if config.kernel == "native":
                 from interlock.plugins.attention.native.choice import reason_against_native
@@ -82,11 +88,18 @@ def kernel_requirement(
 
 
 def runs_triton(
-    kernel: str, device: str, numerics: str, model: ModelDescription, limit: Limit
-) -> bool:
+    kernel: str, device: str, numerics: str, model: ModelDescription, limit: Limit,
+    dtype: str = "auto",
+) -> bool:  # fmt: skip
     """What the option comes to. Triton asked for by name was checked before anything was built."""
     if kernel != "auto":
         return kernel == "triton"
-    return (
-        device.startswith("cuda") and reason_against_triton(device, numerics, model, limit) is None
-    )
+    if not device.startswith("cuda"):
+        return False
+    return reason_against_triton(device, numerics, model, limit, dtype) is None
+
+
+def builds_triton(kernel: str, context: BuildContext, limit: Limit) -> bool:
+    """The same for what is being built."""
+    device, dtype = str(context.device), str(context.dtype).removeprefix("torch.")
+    return runs_triton(kernel, device, context.numerics, context.model, limit, dtype)

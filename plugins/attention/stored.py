@@ -117,6 +117,13 @@ class RowWriter:
             squares = torch.stack((torch.nansum((stored - given) ** 2), (given**2).sum()))
             self._squares[name] = self._squares.get(name, 0) + squares
 
+    def measures(self, planes: Mapping[str, Tensor]) -> bool:
+        """True if `measure` still takes note of this layer's rows."""
+        return any(
+            f"{name}_scale" in planes and self._measured.get(id(plane), 0) < MEASURED_ROWS
+            for name, plane in planes.items()
+        )
+
     def losses(self) -> dict[str, float]:
         """Plane -> relative error sqrt(sum (stored - given)^2 / sum given^2) of what was measured.
 

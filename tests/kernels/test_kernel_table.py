@@ -11,7 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "kernels.md").read_text("utf-8")
-COMPILED = ("gqa write, head size 80, bf16 to fp8",)
+COMPILED = (
+    "gqa write, head size 80, bf16 to fp8",
+    "gqa prefill 128x32 x8, head size 128, bf16",
+    "gqa prefill 128x64 x8, head size 128, bf16",
+    "gqa decode 16x64 x4, head size 128, bf16, fp8 natively",
+    "gqa verification 64x32 x8, head size 128, bf16",
+)
 """Kernels that are compiled here; the rest is what the page says."""
 SCRIPT = """
 import json, sys

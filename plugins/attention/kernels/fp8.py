@@ -1,11 +1,14 @@
-"""fp8 e4m3 (OCP 8-bit floating point, revision 1.0) by integer bits, on devices without it as well.
+"""e4m3 by integer bits, the same codes and scales as `interlock.plugins.attention.fp8` makes.
 
-A stored row is `bits` (uint8) and one fp32 scale a token and head: value = e4m3(bits) * scale.
 sm_80 has no instructions for this type, and Triton's interpreter rounds towards zero.
 """
 
 import triton
 import triton.language as tl
+
+LARGEST = tl.constexpr(448 * 2.0**119)
+HALF_LARGEST = tl.constexpr(61440.0)
+"""As there."""
 
 
 @triton.jit
@@ -36,7 +39,16 @@ def encoded(value):
 
 
 @triton.jit
-def scale_of(rows):
-    """fp32 [rows]: amax / 448 of each row of [rows, size]; 1 for a row of zeros."""
-    most = tl.max(tl.abs(rows), axis=1)
-    return tl.where(most == 0.0, 1.0, tl.div_rn(most, 448.0))
+def scales_of(rows):
+    """fp32 [rows] of fp32 [rows, size]: the least power of two with max |x| <= 448 scale, and its
+    reciprocal; NaN for a row that cannot be stored.
+
+    448 is 1.75 * 2^8: the exponent of max / 448 rounds up where the fraction exceeds 0.75.
+    """
+    most = tl.max(tl.where(rows != rows, float("inf"), tl.abs(rows)), axis=1)
+    exponent = ((most.to(tl.int32, bitcast=True) + 0x1FFFFF) >> 23) - 8
+    exponent = tl.maximum(exponent, 1)
+    scale = (exponent << 23).to(tl.float32, bitcast=True)
+    inverse = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    stored = most <= LARGEST
+    return tl.where(stored, scale, float("nan")), tl.where(stored, inverse, float("nan"))

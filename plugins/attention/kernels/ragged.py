@@ -43,27 +43,21 @@ class RaggedPlan:
         parts = (batch.row_offsets, batch.starts, mask_R, row_T, np.flatnonzero(short_R[row_T]))
         self.integers, views = packed(parts, self.device)
         self.offsets_R1, self.starts_R, self.mask_R, self.row_T, self.short_S = views
+        self.short_rows = batch.num_rows - len(self.long_rows)
         self._blocks: dict[int, Tensor] = {}
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Everything on the device whose content changes from step to step."""
-        batch = self.batch
-        return (self.integers, self.masks, batch.positions_T, *batch.page_tables)
-
-    @property
-    def shape_key(self) -> Hashable:
+        self.tensors: tuple[Tensor, ...] = (
+            self.integers, self.masks, batch.positions_T, *batch.page_tables
+        )  # fmt: skip
+        """Everything on the device whose content differs from step to step."""
+        lengths = tuple((row, int(new_R[row])) for row in self.long_rows)
+        widths = tuple(table.shape[1] for table in batch.page_tables)
+        self.shape_key: Hashable = (
+            batch.num_rows, len(row_T), len(self.short_S), widths, len(self.masks), lengths
+        )  # fmt: skip
         """Plans with equal keys launch the same kernels over the same grids.
 
-        Rows that are not short are known by their lengths: their blocks are cut on the host.
+        Long rows are known by their lengths: their blocks are cut on the host.
         """
-        batch = self.batch
-        lengths = np.diff(batch.row_offsets)[list(self.long_rows)].tolist()
-        widths = tuple(table.shape[1] for table in batch.page_tables)
-        return (
-            batch.num_rows, len(self.row_T), len(self.short_S), widths, len(self.masks),
-            tuple(self.long_rows), tuple(lengths),
-        )  # fmt: skip
 
     @property
     def has_trees(self) -> bool:
@@ -74,19 +68,26 @@ class RaggedPlan:
         """Entries that a row can have in this page table: what launches are sized by."""
         return self.batch.page_tables[table].shape[1] * self.batch.page_size
 
+    def slots(self, table: int) -> Tensor:
+        """int64 [T]: where each new token's row is in a plane seen as [pages * page_size, ...]."""
+        size, row_T = self.batch.page_size, self.row_T.long()
+        token_T = torch.arange(len(row_T), device=self.device)
+        entry_T = self.starts_R[row_T].long() + token_T - self.offsets_R1[row_T]
+        return self.batch.page_tables[table][row_T, entry_T // size] * size + entry_T % size
+
     def long_blocks(self, queries: int) -> Tensor:
         """int32 [blocks, 2]: (row, first query of the row) of each block of so many queries.
 
-        Blocks with most entries to read come first, so that the last to end are small ones.
+        A row's last blocks, which read most entries, come first: the last to end are small ones.
         """
         if queries not in self._blocks:
-            offsets, starts = self.batch.row_offsets, self.batch.starts
+            offsets = self.batch.row_offsets
             blocks = [
                 (row, first)
                 for row in self.long_rows
                 for first in range(0, offsets[row + 1] - offsets[row], queries)
             ]
-            blocks.sort(key=lambda block: -(starts[block[0]] + block[1]))
+            blocks.sort(key=lambda block: -block[1])
             flat = np.array(blocks, dtype=np.int32).reshape(-1)
             self._blocks[queries] = to_device(flat, self.device).view(-1, 2)
         return self._blocks[queries]

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from interlock.plugins.attention.kernels.fp8 import encoded, scale_of
+from interlock.plugins.attention.kernels.fp8 import HALF_LARGEST, encoded, scales_of
 from interlock.plugins.attention.kernels.ragged import RaggedPlan
 
 BLOCK_T = 16
@@ -27,10 +27,13 @@ def _store(new, plane, scales, token_T, slot_T, real_T, stride, head,
     row_T = slot_T * HEADS + head
     target = plane + row_T[:, None] * SIZE + at[None, :]
     if QUANTISED:
-        rows = rows.to(tl.float32)
-        scale_T = scale_of(rows)
+        wide = rows.to(tl.float32)
+        if rows.dtype == tl.float16:  # what is read back must be an fp16 number
+            finite = tl.minimum(tl.maximum(wide, -HALF_LARGEST), HALF_LARGEST)
+            wide = tl.where(tl.abs(wide) < float("inf"), finite, wide)
+        scale_T, inverse_T = scales_of(wide)
         tl.store(scales + row_T, scale_T, mask=real_T)
-        tl.store(target, encoded(tl.div_rn(rows, scale_T[:, None])), mask=real)
+        tl.store(target, encoded(wide * inverse_T[:, None]), mask=real)
     else:
         tl.store(target, rows.to(plane.dtype.element_ty), mask=real)
 
