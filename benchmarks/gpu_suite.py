@@ -59,14 +59,14 @@ def sections(interpreted: bool, folder: Path) -> dict[str, tuple[float, Callable
     found, engines = speed.Rates(), Engines(place, folder)
     known: dict[str, tuple[float, Callable[..., Any]]] = {
         "rates": (0.02, speed.rates(place, found)),
-        "gqa": (0.22, checks.attention(place, "gqa")),
-        "mla": (0.18, checks.attention(place, "mla")),
+        "gqa": (0.20, checks.attention(place, "gqa")),
+        "mla": (0.16, checks.attention(place, "mla")),
         "grouped": (0.06, checks.grouped(place)),
-        "gqa times": (0.12, speed.attention(place, "gqa", found)),
-        "mla times": (0.12, speed.attention(place, "mla", found)),
+        "gqa times": (0.10, speed.attention(place, "gqa", found)),
+        "mla times": (0.10, speed.attention(place, "mla", found)),
         "grouped times": (0.04, speed.grouped(place, found)),
-        "engine": (0.16, engines.executors),
-        "batch invariant": (0.05, engines.invariant),
+        "engine": (0.22, engines.executors),
+        "batch invariant": (0.07, engines.invariant),
         "ranks": (0.03, engines.ranks),
     }
     timed = ("rates", "gqa times", "mla times", "grouped times")
@@ -88,10 +88,9 @@ def lines(args: argparse.Namespace, folder: Path) -> Iterator[Any]:
     known = sections(args.interpret, folder)
     chosen = chosen_of(args.only, list(known))
     end_s = time.perf_counter() + args.budget
-    shares = {name: known[name][0] for name in chosen}
     for name in chosen:
         left_s = max(0.0, end_s - time.perf_counter())
-        part = shares[name] / sum(shares[n] for n in chosen[chosen.index(name) :])
+        part = known[name][0] / sum(known[n][0] for n in chosen[chosen.index(name) :])
         print(f"{name}: {left_s * part:.0f} s of {left_s:.0f}", file=sys.stderr, flush=True)
         yield from lines_of(name, known[name][1], left_s * part)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.beside.process import SideProcess
-from benchmarks.beside.shapes import LLAMA, TINY, Shape, write
+from benchmarks.beside.shapes import LLAMA, SMOLLM2, TINY, Shape, write
 from benchmarks.beside.side import draw_prompts
 from benchmarks.gpu.checks import Place
 from benchmarks.gpu.report import Budget, Line
@@ -28,10 +28,11 @@ class Engines:
     def start(self, dtype: str, *options: str, name: str = "interlock") -> SideProcess:
         """An engine of ours on the device, or vLLM's."""
         device = (f"device={self.place.device.type}",) if name == "interlock" else ()
-        return SideProcess(name, write(self.shape, self.folder, dtype), dtype, 1, device + options)
+        shape = SMOLLM2 if dtype == "float32" and not self.place.interpreted else self.shape
+        return SideProcess(name, write(shape, self.folder, dtype), dtype, 1, device + options)
 
     def prompts(self, count: int, tokens: int) -> list[list[int]]:
-        """Random ones."""
+        """Random ones, in the vocabulary of either shape."""
         return draw_prompts(count, tokens, self.shape.vocab, count)
 
     def executors(self, budget: Budget) -> Iterator[Line]:
