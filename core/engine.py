@@ -58,6 +58,7 @@ class Engine:
         self.losses = losses
         """Of the cache's rows on rank 0: see AttentionBackend."""
         self.decisions: list[StepDecision] = []
+        self._last_rows: tuple[Any, tuple[tuple[int, int, int], ...]] = None, ()
         self._observers = tuple(observers)
         self._max_in_flight = max_in_flight
         self._flights: deque[tuple[StepPlan, tuple[int, ...], StepResult]] = deque()
@@ -151,10 +152,13 @@ class Engine:
         self.core.complete(result, end_s)
         for observe in self._observers:
             observe(plan, result)
-        drafted = plan.batch.num_drafts
-        tokens = np.diff(plan.batch.row_offsets) - drafted
-        rows = tuple(zip(indices, tokens.tolist(), drafted.tolist(), strict=True))
-        self.decisions.append(StepDecision(plan.step_id, plan.now_s, end_s, rows))
+        drafted, offsets = plan.batch.num_drafts, plan.batch.row_offsets
+        tokens = offsets[1:] - offsets[:-1] - drafted
+        key = indices, tokens.tobytes(), drafted.tobytes()
+        if key != self._last_rows[0]:  # decodes repeat the step before
+            rows = zip(indices, tokens.tolist(), drafted.tolist(), strict=True)
+            self._last_rows = key, tuple(rows)
+        self.decisions.append(StepDecision(plan.step_id, plan.now_s, end_s, self._last_rows[1]))
 
     def outputs(self) -> Iterator[RequestOutput]:
         """Everything that comes out until every submitted request ended."""

@@ -216,7 +216,7 @@ class EngineCore:
         counts, ends = emitted(rows, result, running, counted, self._may_end)
         self._outputs += give_out(rows, result, running, counts, passes, now_s)
         self.num_emitted += int(counts.sum())
-        accepted = np.zeros_like(counts)
+        accepted = np.zeros(len(counts), np.int64)
         for r, path in result.kept_paths.items():
             accepted[r] = min(len(path), counts[r])
         book_drafts(rows, counted & passes, accepted, self.ledger)

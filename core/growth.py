@@ -20,7 +20,7 @@ def emitted(
     """
     slots, offsets = rows.roster.slots, result.token_offsets
     left = running.most[slots] - running.length[slots]
-    counts = np.where(counted & rows.samples, np.minimum(np.diff(offsets), left), 0)
+    counts = np.minimum(offsets[1:] - offsets[:-1], left) * (counted & rows.samples)
     looked_at = running.special[slots].copy()
     ends = np.flatnonzero(may_end.take(result.tokens, mode="clip"))
     looked_at[np.searchsorted(offsets, ends, "right") - 1] = True
@@ -42,15 +42,15 @@ def give_out(
 ) -> list[RequestOutput]:  # fmt: skip
     """Add each row's first tokens to its record; what comes out."""
     outputs, tokens = [], tuple(result.tokens.tolist())
-    begins, special = result.token_offsets.tolist(), running.special[rows.roster.slots].tolist()
-    for r, (live, count, is_pass) in enumerate(
-        zip(rows.roster.lives, counts.tolist(), passes.tolist(), strict=True)
+    columns = result.token_offsets[:-1], counts, passes, running.special[rows.roster.slots]
+    for r, (live, begin, count, is_pass, special) in enumerate(
+        zip(rows.roster.lives, *(column.tolist() for column in columns), strict=True)
     ):
         if not count:
             continue
-        record, new = live.record, tokens[begins[r] : begins[r] + count]
+        record, new = live.record, tokens[begin : begin + count]
         record.output_token_ids += new
-        text = _note(live, r, new, result) if special[r] else ""
+        text = _note(live, r, new, result) if special else ""
         output = live.group.give(record, new, text)
         if output is not None:
             outputs.append(output)

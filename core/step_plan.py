@@ -115,13 +115,12 @@ def check_answers(batch: Batch, result: StepResult, vocab_size: int, verifier: s
 
     The others' tokens, and those of rows with an error, are not looked at.
     """
-    wanted = np.minimum(batch.logit_counts, 1)
-    wanted[list(result.errors)] = 0
-    doubtful = np.diff(result.token_offsets) != 1
+    doubtful = result.token_offsets[1:] - result.token_offsets[:-1] != 1
     strange = np.flatnonzero((result.tokens < 0) | (result.tokens >= vocab_size))
     doubtful[np.searchsorted(result.token_offsets, strange, "right") - 1] = True
     doubtful[[*batch.drafts, *result.kept_paths]] = True
-    for r in np.flatnonzero(doubtful & (wanted > 0)).tolist():
+    doubtful[list(result.errors)] = False
+    for r in np.flatnonzero(doubtful & (batch.logit_counts > 0)).tolist():
         path = result.kept_paths.get(r, ())
         check_tokens(batch.draft(r), result.tokens_of(r), path, vocab_size, verifier)
 

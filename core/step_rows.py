@@ -148,7 +148,7 @@ class StepRows:
         """The rows that have their pages."""
         chunks, running = self._chunks, self._running
         parts = [self._decodes, np.array([chunk.slot for chunk in chunks], dtype=np.int64)]
-        sizes = [np.ones_like(self._decodes), np.array([c.tokens for c in chunks], dtype=np.int64)]
+        sizes = [np.ones(len(parts[0]), np.int64), np.array([c.tokens for c in chunks], np.int64)]
         order = -1 if self._chunks_first else 1
         slots, tokens = np.concatenate(parts[::order]), np.concatenate(sizes[::order])
         roster = running.roster(slots)
@@ -172,7 +172,7 @@ class StepRows:
 
     def _drafted(self, slots: Ints) -> Ints:
         if not self._drafts:
-            return np.zeros_like(slots)
+            return np.zeros(len(slots), np.int64)
         drafts = [self._drafts.get(RequestId(id), NO_DRAFT) for id in self._running.ids[slots]]
         return np.array([len(draft.tokens) for draft in drafts], dtype=np.int64)
 
@@ -180,7 +180,7 @@ class StepRows:
         """How many candidates to propose after this step, with pages for their draft rows."""
         running, rules = self._running, self._rules
         if rules.num_drafts == 0 or rules.host is not None:
-            return np.zeros_like(slots)
+            return np.zeros(len(slots), np.int64)
         length, most = running.length[slots], running.most[slots]
         limits = rules.limits(length, most - length - 1) * samples
         if rules.own_rows:

@@ -26,13 +26,14 @@ class FixedExecutor(Executor):
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor. O(tokens emitted and proposed), in a few array operations."""
         batch, config = plan.batch, self._config
-        counts, ends = batch.logit_counts, batch.starts + np.diff(batch.row_offsets)
+        counts, offsets = batch.logit_counts, batch.row_offsets
+        ends = batch.starts + offsets[1:] - offsets[:-1]
         emitted = np.minimum(counts, 1)
         for r, draft in batch.drafts.items():
             first = int(ends[r]) - len(draft.tokens)
             emitted[r] += self._accepted(int(plan.seeds[r]), first, len(draft.tokens))
         left = plan.tokens_left - emitted - 1
-        proposed = np.where(counts > 0, np.clip(plan.draft_limits, 0, np.maximum(left, 0)), 0)
+        proposed = np.minimum(plan.draft_limits, np.maximum(left, 0)) * (counts > 0)
         made = emitted + proposed
         offsets = _offsets(made)
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], made)
@@ -67,7 +68,9 @@ class FixedExecutor(Executor):
 
 
 def _offsets(counts: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts)])
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
 def build(config: FixedConfig, context: BuildContext) -> FixedExecutor:

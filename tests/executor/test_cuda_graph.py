@@ -132,7 +132,8 @@ def test_padding_changes_no_token_and_no_page_of_a_request(model_of, kind, spec)
     assert steps == seen["steps"] == ledger.steps
     assert counters(engine)["executor"]["replayed_steps"] == facts["replayed_steps"]
     assert engine.core.queues.counters.preemptions > 0
-    assert engine.core.cache.counters.hits > 0 or spec == "eagle"  # a hit leaves a token to run
+    if kind != "hybrid":  # where a hit needs its window as well
+        assert engine.core.cache.counters.hits > 0 or spec == "eagle"  # a hit leaves one token
 
 
 @pytest.mark.parametrize("spec", ["none", "chain", "tree"])
