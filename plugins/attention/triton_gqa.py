@@ -91,7 +91,8 @@ class TritonGqaAttention(GqaAttention):
         assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
         k, v = stored_bits(planes["k"]), stored_bits(planes["v"])
         scales = planes.get("k_scale"), planes.get("v_scale")
-        write_heads(plan, table, inputs.k_TKD, inputs.v_TKV, k, v, *scales)
+        with plan.on_device():
+            write_heads(plan, table, inputs.k_TKD, inputs.v_TKV, k, v, *scales)
         if self.writer.measures(planes):
             self.writer.measure(planes, plan.slots(table), new_rows(inputs, planes))
         q_THD = packed_heads(inputs.q_THD)
@@ -102,10 +103,11 @@ class TritonGqaAttention(GqaAttention):
             (k, v, k if scales[0] is None else scales[0], v if scales[1] is None else scales[1]),
             fp8_reading(planes["k"], self.architecture), self.architecture,
         )  # fmt: skip
-        if plan.long_rows:
-            _prefill(layer)
-        if len(plan.short_S):
-            _decode(layer)
+        with plan.on_device():
+            if plan.long_rows:
+                _prefill(layer)
+            if len(plan.short_S):
+                _decode(layer)
         return out_THV
 
 

@@ -9,7 +9,9 @@ Legend: R rows, T tokens, S tokens of short rows.
 """
 
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,6 +65,10 @@ class RaggedPlan:
     def has_trees(self) -> bool:
         """True if some row's new tokens see only their ancestors."""
         return bool(self.batch.tree_masks)
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Where kernels are launched: Triton takes the current device, not that of its tensors."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def entries(self, table: int) -> int:
         """Entries that a row can have in this page table: what launches are sized by."""

@@ -32,7 +32,7 @@ def served(kernel, *more):
     [
         ("dtype=float32", "spec=none", "scheduler.budget_tokens=36"),
         ("dtype=float64", "spec=eagle"),
-        ("dtype=float32", "spec=ngram", "cache.dtype=fp8"),
+        ("dtype=float32", "spec=ngram", "cache.dtype=fp8", "executor=cuda_graph"),
     ],
     ids=" ".join,
 )

@@ -35,6 +35,10 @@ class TestTritonGqa(AttentionContract):
         """Fewer models than other backends are tested with: a program takes a millisecond."""
         return [(HEADS["mqa"], replace(SUNK_AND_CAPPED, window=5))]
 
+    @pytest.mark.parametrize("page_size", [4, 63])
+    def test_ragged_steps_equal_the_formula(self, page_size):
+        super().test_ragged_steps_equal_the_formula(page_size)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     def test_narrow_dtypes_stay_within_their_rounding(self, dtype):
         super().test_narrow_dtypes_stay_within_their_rounding(dtype)
