@@ -19,7 +19,10 @@ from interlock.core.testing.kernel_case import (
     compiled,
 )
 
-MODULES = ("interlock.plugins.attention.kernels.cases",)
+MODULES = (
+    "interlock.plugins.attention.kernels.cases",
+    "interlock.plugins.models.kernels.cases",
+)
 """Each has a function `cases() -> list[KernelCase]`."""
 BEGIN, END = "<!-- kernels -->", "<!-- end of kernels -->"
 

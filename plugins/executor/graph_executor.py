@@ -48,6 +48,13 @@ class GraphExecutor(TorchExecutor):
                     f"executor=cuda_graph: {type(self._backend).__name__} has no plans that can be "
                     "captured; set executor=torch"
                 )
+            if not getattr(self._decoder, "capturable", True):
+                raise ConfigError(
+                    f"executor=cuda_graph: experts of model {self._decoder.description.name} run "
+                    "one by one, which reads from the device how many tokens each has (all in one "
+                    "launch: the package triton, a dtype other than float64, no adapters); set "
+                    "executor=torch"
+                )
         self._recorded: dict[tuple[Bucket, Hashable], Recorded] = {}
         self._replayed: Counter[str] = Counter()
         self._eager: Counter[str] = Counter()

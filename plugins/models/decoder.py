@@ -153,6 +153,11 @@ class CausalDecoder:
         self.rope_of = ropes if len(ropes) > 1 else ropes * description.num_layers
 
     @property
+    def capturable(self) -> bool:
+        """Whether a pass launches the same work whatever its tokens, and reads nothing back."""
+        return all(getattr(block.mlp, "capturable", True) for block in self.blocks)
+
+    @property
     def numerics(self) -> str:
         """See `Placement.numerics`."""
         return self.rows.numerics

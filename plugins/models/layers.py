@@ -165,7 +165,7 @@ class Loader:
         )
         join = self.ranks if joined and inputs.size < inputs.total else ALONE
         terms = self._terms(outputs, inputs)
-        bias = self._bias(outputs, biased)
+        bias = self.bias(outputs, biased)
         if bias is not None and not joined and self.ranks.rank > 0:
             bias = torch.zeros_like(bias)  # the caller's sum has it once
         if order is not None:
@@ -180,7 +180,7 @@ class Loader:
         """The product with a matrix of the model, which is then the product's own."""
         return make_product(weight_FE, bias_F, self.rows)
 
-    def _bias(self, outputs: Mapping[str, Share], biased: bool) -> Tensor | None:
+    def bias(self, outputs: Mapping[str, Share], biased: bool) -> Tensor | None:
         """The stacked biases, zeros for layers without one; None if all are."""
         named = {name: biased or self.weights.has(f"{name}.bias") for name in outputs}
         if not any(named.values()):

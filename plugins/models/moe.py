@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from interlock.plugins.models.layers import GatedMLP, Gating, Linear, Loader, swiglu, whole
+from interlock.plugins.models.routed import routed_experts
 from interlock.plugins.models.router import Router, RouterSpec
 
 Stored = Literal["one_by_one", "fused", "fused_input_major"]
@@ -62,14 +63,16 @@ class MoeMLP:
     Each rank has an equal part of the routed experts and of the shared one's inner size.
     """
 
-    def __init__(self, load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> None:
+    def __init__(
+        self, load: Loader, prefix: str, hidden: int, spec: MoeSpec, grouped: bool | None = None
+    ) -> None:
+        """`grouped`: see `routed_experts`."""
         names = spec.names
         self.ranks = load.ranks
-        self.adapters = load.lora.adapters
         correction = f"{prefix}.{names.correction}"
         self.router = Router(load, f"{prefix}.{names.router}", correction, hidden, spec.router)
-        build = _one_by_one if spec.stored == "one_by_one" else _fused
-        self.experts = build(load, f"{prefix}.{names.experts}", hidden, spec)
+        self.experts = routed_experts(load, f"{prefix}.{names.experts}", hidden, spec, grouped)
+        self.capturable = self.experts.capturable
         self.shared: GatedMLP | None = None
         self.shared_gate: Linear | None = None
         if spec.shared:
@@ -83,14 +86,7 @@ class MoeMLP:
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]; a token's experts are added in index order, whatever its batch."""
-        experts_TJ, weights_TJ = self.router(x_TE)
-        sum_TE = torch.zeros_like(x_TE, dtype=weights_TJ.dtype)
-        for index in sorted(set(experts_TJ.flatten().tolist()) & self.experts.keys()):
-            token_N, choice_N = (experts_TJ == index).nonzero(as_tuple=True)
-            with self.adapters.narrowed(token_N):
-                out_NE = self.experts[index](x_TE[token_N])
-            sum_TE[token_N] += out_NE.to(sum_TE.dtype) * weights_TJ[token_N, choice_N, None]
-        routed_TE = sum_TE.to(x_TE.dtype)
+        routed_TE = self.experts(x_TE, *self.router(x_TE)).to(x_TE.dtype)
         return self.ranks.sum(routed_TE if self.shared is None else routed_TE + self._shared(x_TE))
 
     def _shared(self, x_TE: Tensor) -> Tensor:
@@ -99,50 +95,3 @@ class MoeMLP:
         if self.shared_gate is None:
             return out_TE
         return self.shared_gate.rows.apply(torch.sigmoid, self.shared_gate(x_TE)) * out_TE
-
-
-def _one_by_one(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, GatedMLP]:
-    mine = load.share(spec.router.experts)
-    for index in set(range(spec.router.experts)) - set(range(mine.start, mine.stop)):
-        load.leave(f"{prefix}.{index}.*")
-    return {
-        index: load.gated_mlp(
-            f"{prefix}.{index}", hidden, whole(spec.inner), spec.biased, spec.gating,
-            names=spec.names.parts,
-        )
-        for index in range(mine.start, mine.stop)
-    }  # fmt: skip
-
-
-def _fused(load: Loader, prefix: str, hidden: int, spec: MoeSpec) -> dict[int, GatedMLP]:
-    mine = load.share(spec.router.experts)
-
-    def stacked(name: str, outputs: int, inputs: int) -> tuple[Tensor, Tensor | None]:
-        sizes = (outputs, inputs) if spec.stored == "fused" else (inputs, outputs)
-        weight = load.tensor(f"{prefix}.{name}", (mine.total, *sizes), (mine.slice,))
-        bias_XO = None
-        if spec.biased:
-            bias_XO = load.tensor(f"{prefix}.{name}_bias", (mine.total, outputs), (mine.slice,))
-        return weight if spec.stored == "fused" else weight.transpose(1, 2).contiguous(), bias_XO
-
-    def linear(weight_FE: Tensor, bias_F: Tensor | None) -> Linear:
-        return Linear(load.product(weight_FE, bias_F), rows=load.rows)
-
-    up_XFE, up_bias_XF = stacked("gate_up_proj", 2 * spec.inner, hidden)
-    down_XEF, down_bias_XE = stacked("down_proj", hidden, spec.inner)
-    if spec.interleaved:
-        up_XFE = _gates_first(up_XFE)
-        up_bias_XF = None if up_bias_XF is None else _gates_first(up_bias_XF)
-    return {
-        mine.start + at: GatedMLP(
-            linear(up_XFE[at], None if up_bias_XF is None else up_bias_XF[at]),
-            linear(down_XEF[at], None if down_bias_XE is None else down_bias_XE[at]),
-            spec.gating,
-        )
-        for at in range(mine.size)
-    }
-
-
-def _gates_first(stacked_XF: Tensor) -> Tensor:
-    """Rows gate 0, up 0, gate 1, ... along axis 1 as all gates, then all ups."""
-    return torch.cat((stacked_XF[:, 0::2], stacked_XF[:, 1::2]), dim=1)

@@ -17,6 +17,7 @@ COMPILED = (
     "gqa prefill 128x64 x8, head size 128, bf16",
     "gqa decode 16x64 x4, head size 128, bf16, fp8 natively",
     "gqa verification 64x32 x8, head size 128, bf16",
+    "grouped product, contiguous, gate and up, biased, bf16",
 )
 """Kernels that are compiled here; the rest is what the page says."""
 SCRIPT = """

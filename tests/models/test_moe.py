@@ -94,7 +94,7 @@ def test_an_expert_layer_is_the_weighted_sum_of_its_experts_token_by_token(gated
         if moe.shared_gate is not None:
             shared = shared * torch.sigmoid(moe.shared_gate(row))
         expected = shared + sum(
-            weights[token, choice] * moe.experts[int(experts[token, choice])](row)
+            weights[token, choice] * moe.experts.mlps[int(experts[token, choice])](row)
             for choice in range(2)
         )
         torch.testing.assert_close(moe(x)[token : token + 1], expected)
