@@ -22,6 +22,7 @@ from interlock.core.testing.kernel_case import (
 MODULES = (
     "interlock.plugins.attention.kernels.cases",
     "interlock.plugins.models.kernels.cases",
+    "interlock.plugins.attention.kernels.mla_cases",
 )
 """Each has a function `cases() -> list[KernelCase]`."""
 BEGIN, END = "<!-- kernels -->", "<!-- end of kernels -->"

@@ -34,6 +34,8 @@ FORMS = ("cost", "absorbed", "expanded")
 """How attention=mla computes a row."""
 LARGEST_HEAD, LARGEST_GROUP = 256, 128
 """What tiles of the Triton kernels of attention=gqa hold."""
+LARGEST_RANK, LARGEST_ROPE = 512, 128
+"""What tiles of the Triton kernels of attention=mla hold."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,11 @@ def _serves_heads_invariantly(config: Any, model: ModelDescription | None) -> It
 
 
 def _serves_latent(config: Any, model: ModelDescription | None) -> Iterable[Capability]:
+    # What is expanded depends on lengths: such steps cannot be captured.
+    captures = () if config.form == "expanded" else _captures(config, model, latent_limit)
     return (
         ServesAttention("latent"), ServesWindows(), ServesTrees(), StoresFp8(), BatchInvariant(),
-        *_captures(config, model, latent_limit),
+        *captures,
     )  # fmt: skip
 
 
@@ -135,9 +139,16 @@ def heads_limit(model: ModelDescription) -> str | None:
     return None
 
 
-def latent_limit(_model: ModelDescription) -> str | None:
+def latent_limit(model: ModelDescription) -> str | None:
     """Why attention=mla has no Triton kernels for a model."""
-    return "attention=mla has no kernel yet"
+    rank = max(spec.latent_rank for spec in model.attention)
+    rope = max(spec.rope_dim for spec in model.attention)
+    if rank <= LARGEST_RANK and rope <= LARGEST_ROPE:
+        return None
+    return (
+        f"model={model.name} has kv_lora_rank={rank} and qk_rope_head_dim={rope}, and kernels go "
+        f"to {LARGEST_RANK} and {LARGEST_ROPE}"
+    )
 
 
 def _mla_requires(config: Any, model: ModelDescription | None) -> Iterable[Requirement]:

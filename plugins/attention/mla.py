@@ -15,10 +15,11 @@ from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.cache_spec import CacheGroup
 from interlock.core.component import BuildContext
 from interlock.core.model import AttentionInput, AttentionSpec, LatentInput
-from interlock.plugins.attention import MlaConfig
+from interlock.plugins.attention import MlaConfig, latent_limit
 from interlock.plugins.attention.blocks import BlockPlan
 from interlock.plugins.attention.forms import require_form
 from interlock.plugins.attention.invariant import block_attention
+from interlock.plugins.attention.kernel_choice import builds_triton
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
 from interlock.plugins.attention.native.choice import runs_native
@@ -231,5 +232,9 @@ def build(config: MlaConfig, context: BuildContext) -> MlaAttention:
     """The component's instance."""
     if context.batch_invariant:
         return InvariantMlaAttention(context.cache_dtype)
+    if builds_triton(config.kernel, context, latent_limit):
+        from interlock.plugins.attention.triton_mla import TritonMlaAttention
+
+        return TritonMlaAttention(config.form, context.cache_dtype)
     kind = NativeMlaAttention if runs_native(config.kernel, context) else MlaAttention
     return kind(config.form, context.cache_dtype)

@@ -18,6 +18,7 @@ COMPILED = (
     "gqa decode 16x64 x4, head size 128, bf16, fp8 natively",
     "gqa verification 64x32 x8, head size 128, bf16",
     "grouped product, contiguous, gate and up, biased, bf16",
+    "mla absorbed 16x32 x8, 16 heads with trees, bf16, fp8 latents",
 )
 """Kernels that are compiled here; the rest is what the page says."""
 SCRIPT = """
