@@ -22,7 +22,7 @@ from benchmarks.beside.command import Peer, options, run
 def main() -> None:
     """Compare and print."""
     args = options(__doc__).parse_args()
-    run([Peer("transformers")], args, "python benchmarks/vs_transformers.py")
+    run([Peer("transformers")], args, "benchmarks/vs_transformers.py")
 
 
 if __name__ == "__main__":

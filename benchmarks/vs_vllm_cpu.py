@@ -49,7 +49,7 @@ def main() -> None:
     peers = [Peer("vllm", args.vllm_python, ("eager",))]
     if args.transformers:
         peers.append(Peer("transformers"))
-    run(peers, args, "python benchmarks/vs_vllm_cpu.py")
+    run(peers, args, "benchmarks/vs_vllm_cpu.py")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import platform
+import shlex
 import statistics
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.beside.cells import OURS, PLAIN, WORKS, Comparison, Row, agreement
+from benchmarks.beside.page import page
 from benchmarks.beside.paired import Progress, paired_ratio
 from benchmarks.beside.process import SideError, SideProcess
 from benchmarks.beside.shapes import LLAMA, SMOLLM2, write
@@ -50,6 +52,7 @@ def options(description: str) -> argparse.ArgumentParser:
         help="further overrides of our engine, e.g. scheduler.budget_tokens=512")  # fmt: skip
     add("--no-arrivals", action="store_true", help="leave the workload of arrivals out")
     add("--json", type=Path, metavar="PATH", help="write every sample and version to this file")
+    add("--page", type=Path, metavar="PATH", help="write the table to this file, in Markdown")
     return parser
 
 
@@ -97,6 +100,11 @@ def compare(peers: Sequence[Peer], args: argparse.Namespace, folder: Path) -> di
     return report | {"rows": rows, "sides": facts}
 
 
+def heads_of(peers: Sequence[str]) -> list[str]:
+    """Of the table."""
+    return ["shape", "cell", "ours", *peers, "times as fast", "ours is"]
+
+
 def cells_of(row: Row, peers: Sequence[str]) -> list[str]:
     """One line of the table."""
     digits = 1 if row.median(OURS) < 100 else 0
@@ -122,7 +130,7 @@ def bandwidth_lines(row: Row) -> Iterator[str]:
 def show(report: Mapping[str, Any], peers: Sequence[Peer]) -> None:
     """The table of ratios, what was chosen, and the versions."""
     names = [peer.name for peer in peers]
-    table = Table("shape", "cell", "ours", *names, "times as fast", "")
+    table = Table(*heads_of(names))
     for row in report["rows"]:
         table.add_row(*cells_of(row, names))
     console = Console(width=150 if not sys.stdout.isatty() else None)
@@ -156,12 +164,21 @@ def run(peers: Sequence[Peer], args: argparse.Namespace, command: str) -> None:
         except SideError as error:
             sys.exit(f"\n{error}")
     show(report, peers)
+    written = report | {
+        "command": f"python {command}",
+        "arguments": shlex.join(sys.argv[1:]),
+        "rows": [row.as_json() for row in report["rows"]],
+        "repeats": args.repeats,
+        "threads": args.threads,
+        "cpu": cpu_name(),
+        "python": platform.python_version(),
+    }
     if args.json:
-        written = report | {
-            "command": command,
-            "rows": [row.as_json() for row in report["rows"]],
-            "repeats": args.repeats,
-            "cpu": cpu_name(),
-            "python": platform.python_version(),
-        }
         args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if args.page:
+        names = [peer.name for peer in peers]
+        lines = [cells_of(row, names) for row in report["rows"]]
+        bandwidth = [line for row in report["rows"] for line in bandwidth_lines(row)]
+        title = f"Beside {' and '.join(names)}"
+        text = page(title, written, heads_of(names), lines, bandwidth)
+        args.page.write_text(text, encoding="utf-8")

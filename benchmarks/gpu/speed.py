@@ -145,9 +145,11 @@ def _ours(
     return lambda: scene.attend(inputs, plan)
 
 
-def _dense(place: Place, spec: AttentionSpec, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+def _dense(
+    place: Place, spec: AttentionSpec, step: Step, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
     """q [R, H, n, D], k [R, K, S, D] and v, contiguous; a latent is expanded to its heads."""
-    kind = {"device": place.device, "dtype": torch.bfloat16}
+    kind: dict[str, Any] = {"device": place.device, "dtype": dtype}
     kv_heads = spec.num_kv_heads if spec.form == "heads" else spec.num_heads
     entries = step.context + step.new
     return (
@@ -157,8 +159,11 @@ def _dense(place: Place, spec: AttentionSpec, step: Step) -> tuple[Tensor, Tenso
     )
 
 
-def _sdpa(place: Place, spec: AttentionSpec, step: Step) -> Callable[[], Any]:
-    q, k, v = _dense(place, spec, step)
+def sdpa_of(
+    place: Place, spec: AttentionSpec, step: Step, dtype: torch.dtype = torch.bfloat16
+) -> Callable[[], Any]:
+    """torch's scaled_dot_product_attention on contiguous tensors; it writes no row."""
+    q, k, v = _dense(place, spec, step, dtype)
     mask = None
     if step.context and step.new > 1:
         seen = torch.ones(step.new, step.context + step.new, dtype=torch.bool, device=place.device)
@@ -217,7 +222,7 @@ def _flashinfer(place: Place, spec: AttentionSpec, step: Step) -> Callable[[], A
     return lambda: prefill.run(q, cache)
 
 
-PEERS: dict[str, Callable[[Place, AttentionSpec, Step], Callable[[], Any]]] = {"SDPA": _sdpa}
+PEERS: dict[str, Callable[[Place, AttentionSpec, Step], Callable[[], Any]]] = {"SDPA": sdpa_of}
 if find_spec("flash_attn") is not None:
     PEERS["FlashAttention"] = _flash_attention
 if find_spec("flashinfer") is not None:

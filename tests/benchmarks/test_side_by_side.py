@@ -64,6 +64,7 @@ def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
     done = run(
         "benchmarks/vs_transformers.py", "--shapes", "tiny", "--repeats", "2", "--threads", "1",
         "--batches", "1", "3", "--models", str(tmp_path), "--json", str(tmp_path / "out.json"),
+        "--page", str(tmp_path / "out.md"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
@@ -79,6 +80,9 @@ def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
         assert cell in done.stdout.replace("\n", " ")
     assert any(name.startswith("plain ") for name in cells["decode, batch 1"]["samples"])
     assert re.search(r"transformers serves by .* \(of one at a time", cells["5 arrivals"]["note"])
+    page = (tmp_path / "out.md").read_text()
+    assert all(cell in page for cell in cells)
+    assert "100% of transformers (tiny) in fp32" in page
     assert {"interlock", "torch"} <= set(found["sides"]["interlock"])
 
 
