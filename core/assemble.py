@@ -152,7 +152,7 @@ class _Builder(Rank):
             losses=parts.attention.losses if parts else dict,
             dtype=self.dtype,
             classes=self.classes,
-            ranks=self.strategy.facts() | {"weight_bytes": self.weight_bytes},
+            ranks=self.strategy.facts() | self.weight_facts,
         )
 
     def _cache(self, layout: CacheLayout, pages: list[int]) -> KVCache:

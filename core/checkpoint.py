@@ -114,10 +114,11 @@ def load_decoder(
         raise ConfigError(
             f"adapters={list(placement.adapters.names)}: model family {family.name!r} serves none"
         )
-    if getattr(decoder, "numerics", "fast") != placement.numerics:
-        raise ConfigError(
-            f"numerics={placement.numerics}: the decoder of model family {family.name!r} is not"
-        )
+    for setting, plain in (("numerics", "fast"), ("weights", "auto")):
+        if getattr(decoder, setting, plain) != (asked := getattr(placement, setting)):
+            raise ConfigError(
+                f"{setting}={asked}: the decoder of model family {family.name!r} has only {plain}"
+            )
     if not weights.finished:
         raise ContractError(f"model family {family.name!r} did not call WeightSource.finish")
     return decoder

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from interlock.core.cache_spec import CacheGroup, Full, Lifetime, Plane, Window
 from interlock.core.parallel import Placement, Ranks
 
 if TYPE_CHECKING:
@@ -169,24 +168,3 @@ class ModelFamily(ABC):
         placement: Placement,
     ) -> Decoder:
         """The decoder, or this rank's part of it, each parameter taken from `weights` once."""
-
-
-def cache_groups_of(
-    specs: tuple[AttentionSpec, ...], first_layer: int = 0
-) -> tuple[CacheGroup, ...]:
-    """The plain groups: K and V a head, or MLA's normalised latent with its rotated key.
-
-    One group per (planes, lifetime); layer numbers start at `first_layer`.
-    """
-    members: dict[tuple[tuple[Plane, ...], Lifetime], list[int]] = {}
-    for offset, spec in enumerate(specs):
-        if spec.form == "heads":
-            planes: tuple[Plane, ...] = (
-                Plane("k", (spec.num_kv_heads, spec.head_dim), shard_axis=0),
-                Plane("v", (spec.num_kv_heads, spec.v_head_dim), shard_axis=0),
-            )
-        else:
-            planes = (Plane("latent", (spec.latent_rank + spec.rope_dim,)),)
-        lifetime: Lifetime = Window(spec.window) if spec.window else Full()
-        members.setdefault((planes, lifetime), []).append(first_layer + offset)
-    return tuple(CacheGroup(tuple(n), planes, life) for (planes, life), n in members.items())

@@ -69,7 +69,18 @@ def cache_dtype_requirement(composition: Composition) -> str | None:
     return None
 
 
-SETTINGS = {"numerics": numerics_requirement, "cache.dtype": cache_dtype_requirement}
+def weights_requirement(composition: Composition) -> str | None:
+    """Only where a model runs are there weights that could be quantised."""
+    if composition.settings.get("weights", "auto") == "auto" or composition.has(RunsModel()):
+        return None
+    return f"executor={composition.chosen['executor'][0]} reads no weights; or weights=auto"
+
+
+SETTINGS = {
+    "numerics": numerics_requirement,
+    "cache.dtype": cache_dtype_requirement,
+    "weights": weights_requirement,
+}
 """Setting -> what one of its values requires."""
 
 

@@ -72,7 +72,8 @@ class Placement:
     """How a decoder is built: `dtype` of its parameters, device, ranks that share it, adapters.
 
     `numerics` "batch_invariant" asks for a decoder whose rows' bits depend on their tokens alone;
-    the decoder confirms it by an attribute of this name.
+    the decoder confirms it by an attribute of this name. So it is with `weights` other than "auto",
+    which ask for quantised layers; the decoder's `weight_errors` then say what that changed.
     """
 
     dtype: "torch.dtype"
@@ -80,6 +81,7 @@ class Placement:
     ranks: Ranks = ALONE
     adapters: AdapterSet = NO_ADAPTERS
     numerics: str = "fast"
+    weights: str = "auto"
 
 
 class ParallelStrategy(ABC):

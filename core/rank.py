@@ -52,8 +52,9 @@ class Rank:
         self.dtype = torch_dtype(config.dtype)
         self.max_len = config.max_model_len or model.max_positions
         self.adapters = AdapterSet(config.adapters)
-        self.weight_bytes: list[int] = []
-        """Of every rank's part of the target, in memory."""
+        self.weight_facts: dict[str, Any] = {"weight_errors": {}}
+        """`weight_bytes` of every rank's part of the target, in memory; and of this rank's part the
+        relative rms `weight_errors` of quantised weights, by kind of matrix."""
         self.classes: dict[str, type] = {}
         self.context = BuildContext(
             model=model,
@@ -89,7 +90,7 @@ class Rank:
         )  # fmt: skip
         mine_N1 = torch.tensor([*pages, weight_bytes], device=self.device)[:, None]
         all_NR = self.ranks.concat(mine_N1)
-        self.weight_bytes = all_NR[-1].tolist()
+        self.weight_facts["weight_bytes"] = all_NR[-1].tolist()
         return [int(least) for least in all_NR[:-1].amin(-1)]
 
     def parts(
@@ -103,12 +104,12 @@ class Rank:
         own_groups = drafting.cache_groups(layers, self.model.num_layers)
         layout = CacheLayout.of(backend.cache_groups(local, 0) + own_groups)
         families = list(self.registry.families.values())
-        placement = Placement(
-            self.dtype, self.device, self.ranks, self.adapters, self.config.numerics
-        )
+        numerics, bits = self.config.numerics, self.config.weights
+        placement = Placement(self.dtype, self.device, self.ranks, self.adapters, numerics, bits)
         weights = self.model.files.weights() if self.model.files else None
         model = replace(self.model, max_positions=self.max_len)  # no longer rotary tables than used
         decoder = load_decoder(model, families, placement, weights)
+        self.weight_facts["weight_errors"] = dict(getattr(decoder, "weight_errors", {}))
         pages = self.pages(layout, weights.given_bytes if weights else 0)  # of what memory is left
         planes = Planes(layout, pages, self.config.cache.page_size, self.dtype, self.device)
         own = drafter if isinstance(drafter, FeatureDrafter) else None

@@ -11,6 +11,7 @@ from interlock.core.request import SamplingParams
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 NUMERICS = ("fast", "batch_invariant")
+WEIGHTS = ("auto", "int8", "int4")
 CACHE_DTYPES = ("auto", "fp8")
 MAX_PAGE_SIZE = 512
 MAX_THREADS = 1024
@@ -90,6 +91,11 @@ class EngineConfig:
         "fast, or batch_invariant: a row's bits depend on its tokens alone, whatever its batch, "
         "chunks, cache hits and drafts; slower",
     )
+    weights: str = option(
+        WEIGHTS[0],
+        "of layers' linear projections. auto: in the run's dtype; int8 (a scale an output), int4 "
+        "(one for 32 inputs): less memory, lossy. Embedding, head, norms and routers stay",
+    )
     device: str = option("cpu", "cpu, cuda or cuda:N")
     seed: int = option(0, "every random choice of the run derives from it")
     threads: int | None = option(None, "CPU threads of torch; null: torch's default")
@@ -112,10 +118,9 @@ class EngineConfig:
         """Every setting that is out of range, each named with its value and what is allowed."""
         found = [f"sampling.{problem}" for problem in self.sampling.problems()]
         found += [*self.limits.problems(), *self.cache.problems(), *self.scheduler.problems()]
-        if self.dtype not in DTYPES:
-            found.append(f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}")
-        if self.numerics not in NUMERICS:
-            found.append(f"numerics={self.numerics!r} is not one of {', '.join(NUMERICS)}")
+        for name, values in (("dtype", DTYPES), ("numerics", NUMERICS), ("weights", WEIGHTS)):
+            if (value := getattr(self, name)) not in values:
+                found.append(f"{name}={value!r} is not one of {', '.join(values)}")
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             found.append(f"device={self.device!r} is not cpu, cuda or cuda:N")
         if not 0 <= self.seed < 2**63:

@@ -261,7 +261,9 @@ class Run:
         print_report(
             console,
             summary,
-            parts | {f"adapter {name}": entry["directory"] for name, entry in stated},
+            parts
+            | {f"adapter {name}": entry["directory"] for name, entry in stated}
+            | self._quantised(),
             inert=found["inert"],
             failures=[(r.index, r.error) for r in self.records if r.error is not None],
             sample=self.sample(),
@@ -277,6 +279,12 @@ class Run:
         parts = ", ".join(f"{size / 2**20:,.1f}" for size in ranks["weight_bytes"])
         return f"{name}: {ranks['world_size']} ranks ({ranks['backend']}), {parts} MiB of weights"
 
+    def _quantised(self) -> dict[str, str]:
+        """What quantised weights are beside those stored: relative rms error by kind of matrix."""
+        errors = self.engine.ranks["weight_errors"].items()
+        stated = ", ".join(f"{kind} {error:.2%}" for kind, error in errors)
+        return {f"weights ({self.config.weights}, lossy)": f"rms error {stated}"} if stated else {}
+
     @property
     def clock(self) -> Literal["wall", "virtual"]:
         """Which clock the times are on."""
@@ -290,6 +298,8 @@ class Run:
         here = self.config.device == "cpu" and self.engine.ranks["world_size"] == 1
         if planes is not None and here and self.replayed is None:
             weights = weight_bytes(model, self.engine.dtype)
+            if weights is not None and self.config.weights != "auto":
+                weights = self.engine.ranks["weight_bytes"][0]
             if weights is not None:
                 per_token = planes.layout.bytes_per_token(self.engine.dtype.itemsize)
                 moved = bytes_moved(ledger, weights, per_token)

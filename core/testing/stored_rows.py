@@ -5,6 +5,7 @@ Legend: E entries, G groups of N numbers that share a scale.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ def as_stored(
     if not fields or not places:
         return inputs
     entries, pages, offsets = (list(column) for column in zip(*places, strict=True))
-    changed = {}
+    changed: dict[str, Any] = {}
     for name, field in fields.items():
         given: Tensor = getattr(inputs, field).to(torch.float64).clone()
         scale_EG = planes[f"{name}_scale"][pages, offsets].cpu().double().numpy()

@@ -10,14 +10,35 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from interlock.core.cache_spec import CacheGroup, Plane
-from interlock.core.model import AttentionSpec, HeadsInput, LatentInput, cache_groups_of
+from interlock.core.cache_spec import CacheGroup, Full, Lifetime, Plane, Window
+from interlock.core.model import AttentionSpec, HeadsInput, LatentInput
 from interlock.plugins.attention.fp8 import FP8_NAME, dequantised, quantised
 
 MOST_LATENTS = 128
 """Numbers of a latent that share a scale, at most; fp8_ds_mla (FlashMLA) has 4 scales for 512."""
 MEASURED_ROWS = 256
 """Rows of each layer whose error is measured: enough for two digits, and soon over."""
+
+
+def cache_groups_of(
+    specs: tuple[AttentionSpec, ...], first_layer: int = 0
+) -> tuple[CacheGroup, ...]:
+    """The plain groups: K and V a head, or MLA's normalised latent with its rotated key.
+
+    One group per (planes, lifetime); layer numbers start at `first_layer`.
+    """
+    members: dict[tuple[tuple[Plane, ...], Lifetime], list[int]] = {}
+    for offset, spec in enumerate(specs):
+        if spec.form == "heads":
+            planes: tuple[Plane, ...] = (
+                Plane("k", (spec.num_kv_heads, spec.head_dim), shard_axis=0),
+                Plane("v", (spec.num_kv_heads, spec.v_head_dim), shard_axis=0),
+            )
+        else:
+            planes = (Plane("latent", (spec.latent_rank + spec.rope_dim,)),)
+        lifetime: Lifetime = Window(spec.window) if spec.window else Full()
+        members.setdefault((planes, lifetime), []).append(first_layer + offset)
+    return tuple(CacheGroup(tuple(n), planes, life) for (planes, life), n in members.items())
 
 
 def stored_groups(

@@ -16,6 +16,7 @@ from interlock.core.weights import WeightSource
 from interlock.plugins.models.layers import Loader
 from interlock.plugins.models.mixers import HeadsMixer, LatentMixer, MixerOptions
 from interlock.plugins.models.norms import RMSNorm
+from interlock.plugins.models.products import make_product
 from interlock.plugins.models.rope import rope_tables
 from interlock.plugins.models.rope_scaling import RopeScaling
 from interlock.plugins.models.vocabulary import Embedding, Head, Vocabulary
@@ -133,8 +134,9 @@ class CausalDecoder:
             "model.norm", hidden, architecture.norm_eps, architecture.norms.offset
         )
         head_VE = _head(load, architecture, embedding_VE, vocab)
-        self.head = Head(load.product(head_VE), vocabulary)
+        self.head = Head(make_product(head_VE, None, load.rows), vocabulary)
         self.rows = load.rows
+        self.weights, self.weight_errors = load.bits, load.weight_errors
         weights.finish(ignore=(*architecture.unused, ROTARY_BUFFERS))
         load.lora.finish()
         spec = description.attention[0]

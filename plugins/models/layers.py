@@ -16,6 +16,7 @@ from interlock.core.weights import WeightSource
 from interlock.plugins.models.lora import Lora, LowRank, Terms
 from interlock.plugins.models.norms import RMSNorm, SplitRMSNorm
 from interlock.plugins.models.products import Product, make_product
+from interlock.plugins.models.quantised import QUANTISED
 from interlock.plugins.models.row_tiles import FAST, Rows, rows_of
 
 Gating = Callable[[Tensor, Tensor], Tensor]
@@ -91,6 +92,8 @@ class Loader:
         self.rows = rows_of(placement.numerics)
         self.lora = Lora(placement.adapters)
         self.wide = torch.promote_types(placement.dtype, torch.float32)
+        self.bits = placement.weights
+        self._squares: dict[str, tuple[float, float]] = {}
 
     def share(self, total: int) -> Share:
         """This rank's part of `total`, which the ranks divide evenly."""
@@ -172,13 +175,36 @@ class Loader:
             weight, bias = weight[order], None if bias is None else bias[order]
             if terms is not None:
                 terms.reorder(order)
+        kind = "+".join(name.rpartition(".")[2] for name in outputs)
+        split = inputs.size < inputs.total
         if join.size == 1 and terms is None:
-            return Linear(self.product(weight, bias), rows=self.rows)
-        return Linear(self.product(weight), bias, join, terms, self.rows)
+            return Linear(self.product(weight, bias, kind, split), rows=self.rows)
+        return Linear(self.product(weight, None, kind, split), bias, join, terms, self.rows)
 
-    def product(self, weight_FE: Tensor, bias_F: Tensor | None = None) -> Product:
-        """The product with a matrix of the model, which is then the product's own."""
-        return make_product(weight_FE, bias_F, self.rows)
+    def product(
+        self, weight_FE: Tensor, bias_F: Tensor | None, kind: str, split: bool = False
+    ) -> Product:
+        """The product with a layer's matrix, which is then the product's own; quantised as asked.
+
+        `kind` is the name under which its rounding errors are summed up. `split`: the other ranks
+        have the other inputs, and call this as well.
+        """
+        if self.bits not in QUANTISED:
+            return make_product(weight_FE, bias_F, self.rows)
+        ranks = self.ranks if split else ALONE
+        product = QUANTISED[self.bits](weight_FE, bias_F, self.rows, ranks)
+        self.weights.given_bytes += product.nbytes - weight_FE.nbytes
+        error, weight = self._squares.get(kind, (0.0, 0.0))
+        self._squares[kind] = error + product.squared_error, weight + product.squared_weight
+        return product
+
+    @property
+    def weight_errors(self) -> dict[str, float]:
+        """rms of what quantisation changed, relative to the rms weight, by kind of matrix."""
+        return {
+            kind: (error / weight) ** 0.5 if weight else 0.0
+            for kind, (error, weight) in self._squares.items()
+        }
 
     def bias(self, outputs: Mapping[str, Share], biased: bool) -> Tensor | None:
         """The stacked biases, zeros for layers without one; None if all are."""

@@ -17,7 +17,7 @@ from interlock.plugins.models.norms import RMSNorm, SplitRMSNorm
 from interlock.plugins.models.rope import rotate
 
 Rotation = tuple[Tensor, Tensor]
-"""cos and sin of the step's positions, [T, 1, R / 2]."""
+"""cos and sin of the step's positions, [T, 1, R]."""
 Norm = RMSNorm | SplitRMSNorm
 
 LATENT_NORM_EPS = 1e-6  # DeepSeek's code takes the norm's default here, not rms_norm_eps

@@ -2,7 +2,7 @@
 
 RoFormer (arXiv 2104.09864, eq. 15); yarn (arXiv 2309.00071, section 3.2); LongRoPE (arXiv
 2402.13753); llama3's scheme as published with Llama 3.1.
-Legend: T tokens, H heads, R rotated size, P positions.
+Legend: T tokens, H heads, D head size, R rotated size, P positions.
 """
 
 import math
@@ -66,22 +66,29 @@ def rope_tables(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin [P, size / 2], computed and kept in fp32 or the wider model dtype."""
+    """cos and signed sin [P, size], computed and kept in fp32 or the wider model dtype.
+
+    Entries i and i + size / 2 have one angle; the first of them has -sin, as `rotate` adds.
+    """
     wide = torch.promote_types(dtype, torch.float32)
     positions_P = torch.arange(num_positions, dtype=wide)
     angles_PR = positions_P[:, None] * rope_rates(scaling, size, wide)
     factor = scaling.table_factor
-    return (angles_PR.cos() * factor).to(device), (angles_PR.sin() * factor).to(device)
+    cos_PR, sin_PR = (angles_PR.cos() * factor).to(device), (angles_PR.sin() * factor).to(device)
+    return torch.cat((cos_PR, cos_PR), dim=-1), torch.cat((-sin_PR, sin_PR), dim=-1)
 
 
-def rotate(x_THR: Tensor, cos_T1R: Tensor, sin_T1R: Tensor) -> Tensor:
-    """Rotate pairs (i, i + R/2) of the last axis; the arithmetic is in the tables' dtype.
+def rotate(x_THD: Tensor, cos_T1R: Tensor, sin_T1R: Tensor) -> Tensor:
+    """Rotate pairs (i, i + R / 2) of the last axis; the arithmetic is in the tables' dtype.
 
-    Entries beyond the R that the tables turn stay as they are.
+    Tables as from `rope_tables`. Entries beyond the R that they turn stay as they are.
     """
-    half = cos_T1R.shape[-1]
-    first, second, rest = x_THR[..., :half], x_THR[..., half : 2 * half], x_THR[..., 2 * half :]
-    turned = (first * cos_T1R - second * sin_T1R, second * cos_T1R + first * sin_T1R)
-    if rest.shape[-1] == 0:
-        return torch.cat(turned, dim=-1).to(x_THR.dtype)
-    return torch.cat((*(part.to(x_THR.dtype) for part in turned), rest), dim=-1)
+    size = cos_T1R.shape[-1]
+    if size == x_THD.shape[-1]:
+        return _turned(x_THD, cos_T1R, sin_T1R)
+    return torch.cat((_turned(x_THD[..., :size], cos_T1R, sin_T1R), x_THD[..., size:]), dim=-1)
+
+
+def _turned(x_THR: Tensor, cos_T1R: Tensor, sin_T1R: Tensor) -> Tensor:
+    other_THR = x_THR.roll(x_THR.shape[-1] // 2, -1)
+    return (x_THR * cos_T1R).add_(other_THR * sin_T1R).to(x_THR.dtype)

@@ -146,9 +146,10 @@ def routed_experts(
 def can_group(load: Loader) -> bool:
     """Whether Triton is here, the dtype is one of GROUPED_DTYPES, and experts are plain matrices.
 
-    Adapters add terms to each expert, and batch-invariant rows are multiplied in tiles of theirs.
+    Adapters add terms to each expert, batch-invariant rows are multiplied in tiles of theirs, and
+    quantised weights by products of theirs.
     """
-    plain = load.rows is FAST and not load.lora.files
+    plain = load.rows is FAST and not load.lora.files and load.bits == "auto"
     return plain and load.dtype in GROUPED_DTYPES and find_spec("triton") is not None
 
 
@@ -191,14 +192,14 @@ def _fused(load: Loader, prefix: str, hidden: int, spec: "MoeSpec", mine: Share)
 
 
 def _split(load: Loader, of: Stacked, spec: "MoeSpec", mine: Share) -> dict[int, GatedMLP]:
-    def linear(weight_FE: Tensor, bias_XF: Tensor | None, at: int) -> Linear:
+    def linear(weight_FE: Tensor, bias_XF: Tensor | None, at: int, kind: str) -> Linear:
         bias_F = None if bias_XF is None else bias_XF[at]
-        return Linear(load.product(weight_FE, bias_F), rows=load.rows)
+        return Linear(load.product(weight_FE, bias_F, kind), rows=load.rows)
 
     return {
         mine.start + at: GatedMLP(
-            linear(of.up_XFE[at], of.up_bias_XF, at),
-            linear(of.down_XEF[at], of.down_bias_XE, at),
+            linear(of.up_XFE[at], of.up_bias_XF, at, "gate_up_proj"),
+            linear(of.down_XEF[at], of.down_bias_XE, at, "down_proj"),
             spec.gating,
         )
         for at in range(mine.size)

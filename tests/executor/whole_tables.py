@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from interlock.core.attention import AttentionBackend
-from interlock.core.model import cache_groups_of
+from interlock.plugins.attention.stored import cache_groups_of
 
 
 class WholeTablePlan:

@@ -15,10 +15,10 @@ FAMILIES = model_families()
 LOGIT_TOLERANCE = 2e-4  # two fp32 sums of a few hundred terms in different orders
 
 
-def load(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+def load(directory: Path, dtype: torch.dtype = torch.float32, weights: str = "auto") -> Decoder:
     """The decoder of a directory on the CPU."""
     files = HuggingFaceDirectory(directory) if isinstance(directory, Path) else directory
-    placement = Placement(dtype, torch.device("cpu"))
+    placement = Placement(dtype, torch.device("cpu"), weights=weights)
     return load_decoder(describe_model(files, FAMILIES), FAMILIES, placement)
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from interlock.core.cache_spec import CacheLayout, Full, Window
-from interlock.core.model import cache_groups_of
 from interlock.core.testing.tiny import KINDS, TinyKind, tiny_model, write_tiny_checkpoint
+from interlock.plugins.attention.stored import cache_groups_of
 from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.text import load_codec
 from tests.models.loading import FAMILIES, load, whole_logits
