@@ -60,12 +60,11 @@ def numerics_requirement(composition: Composition) -> str | None:
 
 def cache_dtype_requirement(composition: Composition) -> str | None:
     """Rows in fp8 need an attention backend that quantises them; in a simulation there are none."""
-    if composition.settings.get("cache.dtype") != "fp8":
-        return None
-    if not composition.has(RunsModel()):
-        return f"executor={composition.chosen['executor'][0]} stores no rows that could be in fp8"
-    if not composition.has(StoresFp8()):
-        return f"attention={composition.chosen['attention'][0]} stores no fp8; or cache.dtype=auto"
+    chosen, fp8 = composition.chosen, composition.settings.get("cache.dtype") == "fp8"
+    if fp8 and not composition.has(RunsModel()):
+        return f"executor={chosen['executor'][0]} stores no rows that could be in fp8"
+    if fp8 and not composition.has(StoresFp8()):
+        return f"attention={chosen['attention'][0]} stores no rows in fp8"
     return None
 
 

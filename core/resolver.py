@@ -4,10 +4,9 @@ Nothing here knows a component: requirements are predicates over capabilities, `
 candidate that leaves no problem, and remedies are found by trying single substitutions.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from interlock.core.capabilities import Capability, Composition, Requirement, UsesDevices
@@ -196,19 +195,24 @@ def _choices_of(seam: str, choice: Choice, registry: Registry) -> list[Chosen]:
 def _remedies(
     identity: Identity, found: Mapping[Identity, str], now: _Candidate, registry: Registry
 ) -> Iterator[str]:
-    """Every single other choice without this problem and without a new one."""
-    for (seam, name), component in registry.components.items():
-        if name == now.chosen[seam].component.name:
-            continue
-        other = registry.chosen(seam, name, component.config())
-        left = dataclasses.replace(now, chosen={**now.chosen, seam: other}).problems()
+    """Every single change without this problem and without a new one."""
+    for change, candidate in _changes(now, registry):
+        left = candidate.problems()
         if identity not in left and left.keys() <= found.keys():
-            yield other.key
-    for dtype in DTYPES:
-        if dtype not in (AUTO, now.dtype):
-            left = dataclasses.replace(now, dtype=dtype).problems()
-            if identity not in left and left.keys() <= found.keys():
-                yield f"dtype={dtype}"
+            yield change
+
+
+def _changes(now: _Candidate, registry: Registry) -> Iterator[tuple[str, _Candidate]]:
+    """Every other choice of a seam, dtype, and default of a setting that requires something."""
+    for (seam, name), component in registry.components.items():
+        if name != now.chosen[seam].component.name:
+            other = registry.chosen(seam, name, component.config())
+            yield other.key, replace(now, chosen={**now.chosen, seam: other})
+    for dtype in (dtype for dtype in DTYPES if dtype not in (AUTO, now.dtype)):
+        yield f"dtype={dtype}", replace(now, dtype=dtype)
+    for setting, value in flat_settings(EngineConfig()).items():
+        if setting in SETTINGS and now.settings[setting] != value:
+            yield f"{setting}={value}", replace(now, settings={**now.settings, setting: value})
 
 
 def _device_problems(device: str, ranks: int, cuda_devices: Callable[[], int]) -> Iterator[Problem]:
@@ -232,7 +236,7 @@ def _torch_cuda_devices() -> int:
 
 
 def _resolved(config: EngineConfig, best: _Candidate) -> EngineConfig:
-    return dataclasses.replace(
+    return replace(
         config,
         model=best.model.name if config.model == AUTO else config.model,
         dtype=best.dtype,
