@@ -17,6 +17,12 @@ from benchmarks.gpu.checks import Place, backend_of
 from benchmarks.gpu.report import Budget, Line, seconds_on
 from benchmarks.gpu.scene import Row, Scene
 from interlock.core.model import AttentionSpec
+from interlock.plugins.attention.mla_cost import (
+    absorbed_flops,
+    cheaper_form,
+    expanded_flops,
+    visible_pairs,
+)
 
 LLAMA_8B = AttentionSpec("heads", 32, 8, 128, 128, 128**-0.5)
 DEEPSEEK = AttentionSpec("latent", 128, 1, 192, 128, 192**-0.5, None, 512, 128, 64)
@@ -73,15 +79,29 @@ def rates(place: Place, found: Rates) -> Callable[[Budget], Iterator[Line]]:
 
 
 def work(spec: AttentionSpec, step: Step, item_bytes: int) -> tuple[float, float]:
-    """(bytes of cached rows that must be read, operations of scores and sums in expanded form)."""
+    """(bytes that must be read: cached rows, and what expands a latent; operations of the form)."""
     entries = step.context + step.new
     if spec.form == "heads":
-        row = spec.num_kv_heads * (spec.head_dim + spec.v_head_dim)
+        row, shared = spec.num_kv_heads * (spec.head_dim + spec.v_head_dim), 0
+        pairs = visible_pairs(step.new, step.context, None)
+        operations = 2 * pairs * spec.num_heads * (spec.head_dim + spec.v_head_dim)
     else:
         row = spec.latent_rank + spec.rope_dim
-    pairs = step.new * step.context + step.new * (step.new + 1) // 2
-    operations = 2 * pairs * spec.num_heads * (spec.head_dim + spec.v_head_dim) * step.batch
-    return float(step.batch * entries * row * item_bytes), float(operations)
+        shared = spec.num_heads * spec.latent_rank * (spec.nope_dim + spec.v_head_dim)
+        operations = latent_operations(spec, step.new, step.context)
+    num_bytes = (step.batch * entries * row + shared) * item_bytes
+    return float(num_bytes), float(step.batch * operations)
+
+
+def latent_operations(spec: AttentionSpec, new: int, context: int) -> int:
+    """Operations of one row in the form that the Triton kernels run it in, projections included."""
+    from interlock.plugins.attention.kernels.ragged import SHORT_TOKENS  # imports triton
+
+    entries = context + new
+    pairs = visible_pairs(new, context, None)
+    if new <= SHORT_TOKENS or cheaper_form(spec, new, context, entries) == "absorbed":
+        return absorbed_flops(spec, new, pairs)
+    return expanded_flops(spec, entries, pairs)
 
 
 def attention(place: Place, form: str, found: Rates) -> Callable[[Budget], Iterator[Line]]:

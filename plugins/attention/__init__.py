@@ -63,7 +63,8 @@ class MlaConfig:
     name: str = "mla"
     form: str = option(
         "cost",
-        "cost: fewest multiplications per request and step; absorbed: queries are "
+        "cost: fewest multiplications per request and step (kernel=triton: absorbed up to 32 "
+        "new tokens, so that launches repeat); absorbed: queries are "
         "taken into latent space; expanded: latents are expanded to heads "
         "(numerics=batch_invariant: cost means absorbed, and expanded is refused)",
     )

@@ -180,11 +180,12 @@ class TritonMlaAttention(MlaAttention):
         queries = inputs.q_nope_THN
         out_THV = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
         for form, part in plan.parts(spec).items():
-            if form == "absorbed":
-                result_THV = _absorbed(spec, inputs, part, table, planes)
-            else:
-                where = plan.gathered(part, table, spec.window)
-                result_THV = _expanded(spec, inputs, part, where, planes)
+            with plan.on_device():
+                if form == "absorbed":
+                    result_THV = _absorbed(spec, inputs, part, table, planes)
+                else:
+                    where = plan.gathered(part, table, spec.window)
+                    result_THV = _expanded(spec, inputs, part, where, planes)
             if part.tokens_T is None:
                 return result_THV
             out_THV.index_copy_(0, part.tokens_T.long(), result_THV)

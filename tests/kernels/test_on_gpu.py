@@ -27,3 +27,17 @@ class TestTritonGqaOnGpu(AttentionContract):
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_narrow_dtypes_stay_within_their_rounding(self, dtype):
         super().test_narrow_dtypes_stay_within_their_rounding(dtype)
+
+
+class TestTritonMlaOnGpu(AttentionContract):
+    forms = ("latent",)
+    device = "cuda"
+
+    def make(self):
+        from interlock.plugins.attention.triton_mla import TritonMlaAttention
+
+        return TritonMlaAttention()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_narrow_dtypes_stay_within_their_rounding(self, dtype):
+        super().test_narrow_dtypes_stay_within_their_rounding(dtype)
