@@ -231,3 +231,9 @@ def test_padding_is_booked(model_of):  # noqa: F811
     assert ledger.padding == 5  # five decode steps of three rows; the prompts ran eagerly
     assert ledger.tokens_run == 15 + 15 + 5
     assert np.isclose(ledger.tokens()["padding"], 5)
+
+
+def test_kernels_that_can_be_captured_are_accepted_on_cuda():
+    pytest.importorskip("triton")
+    assert refusals("device=cuda") == []
+    assert refusals("device=cuda", "attention.kernel=triton", "attention=gqa") == []
