@@ -7,8 +7,9 @@ The fixed-cost executor answers at once: a decode step is scheduling, paging, bo
 and the executor's own token hashing. Prompts differ, every request decodes, and steps are timed one
 by one after all prefills, in CPU time of the thread, since machines are shared. The median over
 steps is reported, with its ratio between context lengths and numbers of requests. With the
-interpreter of an environment that has vLLM, its scheduler does the same work in the same run
-(benchmarks/vllm_scheduler.py: schedule and update_from_output, without making outputs for users).
+interpreter of an environment that has vLLM, its scheduler does the same work in the same run, for
+the shorter contexts (benchmarks/vllm_scheduler.py: schedule and update_from_output, which make no
+outputs for users).
 """
 
 import argparse
@@ -24,24 +25,26 @@ from typing import Any
 from interlock.core.assemble import assemble
 from interlock.core.request import Request, SamplingParams
 
+BUDGET_TOKENS = 8192
 GRID = ((64, 2_000), (256, 2_000), (64, 20_000), (256, 20_000))
 PEER = Path(__file__).with_name("vllm_scheduler.py")
 
 
 def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[str]) -> float:
     """Median CPU microseconds of a decode step with this many running requests."""
-    pages = requests * ((context_tokens + steps + 64) // 16 + 2)
+    output = steps + 48 + requests * context_tokens // BUDGET_TOKENS  # the first decode meanwhile
+    pages = requests * ((context_tokens + output) // 16 + 2)
     engine = assemble(
         [
             "executor=fixed", "cache=radix", "scheduler=chunked", f"cache.num_pages={pages}",
-            f"scheduler.max_requests={requests}", "scheduler.budget_tokens=8192",
-            f"max_model_len={context_tokens + steps + 64}", *extra,
+            f"scheduler.max_requests={requests}", f"scheduler.budget_tokens={BUDGET_TOKENS}",
+            f"max_model_len={context_tokens + output + 16}", *extra,
         ]
     )  # fmt: skip
     vocab = engine.resolution.model.vocab_size
     for index in range(requests):
         prompt = tuple((index * 7919 + i * 31) % vocab for i in range(context_tokens))
-        sampling = SamplingParams(max_tokens=steps + 48, ignore_eos=True)
+        sampling = SamplingParams(max_tokens=output, ignore_eos=True)
         engine.submit(Request(index, prompt, sampling))
     while engine.core.num_running < requests or any(
         live.sequence.length - live.computed > 1 or not live.record.output_token_ids
@@ -90,10 +93,10 @@ def main() -> None:
             "step_us": round(step_us, 1),
             "us_per_request_step": round(step_us / requests, 3),
         }
-        if args.vllm_python:
+        if args.vllm_python and context == GRID[0][1]:
             runs = [
                 vllm_step_us(args.vllm_python, requests, context, args.steps)
-                for _ in range(args.repeats if context < 20_000 else 1)
+                for _ in range(args.repeats)
             ]
             cell["vllm_step_us"] = round(statistics.median(run["step_us"] for run in runs), 1)
             versions["vllm"] = runs[0]["vllm"]

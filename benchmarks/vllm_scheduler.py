@@ -25,6 +25,11 @@ CONFIG = {
 }  # fmt: skip
 
 
+def output_tokens(requests: int, context: int, steps: int) -> int:
+    """Enough for the first request to decode until the last one does, and the steps."""
+    return steps + 48 + requests * context // BUDGET
+
+
 def make_scheduler(requests: int, context: int, steps: int, directory: str) -> Any:
     """vLLM's scheduler with room for everybody."""
     import torch
@@ -33,7 +38,7 @@ def make_scheduler(requests: int, context: int, steps: int, directory: str) -> A
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    length = context + steps + 64
+    length = context + output_tokens(requests, context, steps) + 16
     config = {**CONFIG, "max_position_embeddings": length}
     (Path(directory) / "config.json").write_text(json.dumps(config))
     blocks = requests * (length // BLOCK + 2)
@@ -75,7 +80,9 @@ def submit(scheduler: Any, requests: int, context: int, steps: int) -> None:
     init_none_hash(sha256)
     hasher = get_request_block_hasher(BLOCK, sha256)
     for index in range(requests):
-        sampling = SamplingParams(max_tokens=steps + 48, ignore_eos=True)
+        sampling = SamplingParams(
+            max_tokens=output_tokens(requests, context, steps), ignore_eos=True
+        )
         sampling.update_from_generation_config({}, 2)
         prompt = [(index * 7919 + i * 31) % VOCAB for i in range(context)]
         scheduler.add_request(Request(str(index), prompt, sampling, None, block_hasher=hasher))
