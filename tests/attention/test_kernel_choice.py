@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from interlock.core.capabilities import Composition
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.model import AttentionSpec, ModelDescription
-from interlock.plugins.attention import GqaConfig, MlaConfig
+from interlock.plugins.attention import GqaConfig, MlaConfig, heads_limit
 from interlock.plugins.attention.gqa import GqaAttention, NativeGqaAttention, build
 from interlock.plugins.attention.kernel_choice import (
     kernel_requirement,
@@ -36,6 +37,27 @@ def reasons(config, device="cpu", limit=serves_all, **settings):
     composition = Composition({}, frozenset(), MODEL, device=device, settings=settings)
     found = [r(composition) for r in kernel_requirement(limit)(config, MODEL)]
     return [reason for reason in found if reason is not None]
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (HEADS, None),
+        (AttentionSpec("heads", 128, 1, 256, 256, 0.5), None),
+        (AttentionSpec("heads", 2, 2, 8, 288, 0.5), "heads of size 288"),
+        (AttentionSpec("heads", 258, 2, 8, 8, 0.5), "129 query heads"),
+    ],
+)
+def test_models_whose_heads_fit_no_tile_run_on_torch(spec, reason):
+    model = replace(MODEL, attention=(HEADS, spec))
+    assert runs_triton("auto", "cuda", "fast", model, heads_limit) == (reason is None)
+    found = heads_limit(model)
+    assert (found is None) if reason is None else (reason in (found or ""))
+
+
+def test_fp64_runs_in_the_interpreter_only():
+    assert not runs_triton("auto", "cuda", "fast", MODEL, serves_all, "float64")
+    assert "float64" in (reason_against_triton("cuda", "fast", MODEL, serves_all, "float64") or "")
 
 
 @pytest.mark.parametrize("config", [GqaConfig, MlaConfig])

@@ -26,7 +26,7 @@ def prefill_tiles(group: int, size: int, item_bytes: int, architecture: int) -> 
     """For head sizes padded to `size`, operands of `item_bytes`, and sm_`architecture`."""
     if item_bytes > 2:
         tiles = Tiles(16, 16, 8, 1) if size > 128 else Tiles(32, 32, 4 if size <= 64 else 8, 1)
-    elif architecture < 90:
+    elif not 90 <= architecture < 120:  # sm_86, sm_89 and sm_120 have 99 KiB of shared memory
         tiles = Tiles(128, 64, 8, 2) if size <= 64 else Tiles(128, 32, 8, 2)
         tiles = Tiles(64, 32, 8, 1) if size > 128 else tiles
     else:
