@@ -112,7 +112,7 @@ def main() -> None:
     prompts = make_prompts(args.requests, args.prefix, args.suffix, args.vocab)
     ideal = ideal_saved(prompts, args.page_size)
     total = sum(map(len, prompts))
-    table = Table("cache", "prompt tokens", "run", "saved", "ideal", "TTFT ms", "first ms", "speed")
+    table = Table("cache", "tokens", "run", "saved", "ideal", "TTFT ms", "first ms", "speed")
     cells, outputs = [], []
     with Progress() as progress:
         for cache in CACHES:

@@ -47,7 +47,7 @@ struct Step {
 struct BFloat16 { uint16_t bits; };
 
 constexpr int64_t ROW = 7;
-constexpr int64_t AHEAD = 12;  // entries that are on their way from memory
+constexpr int64_t AHEAD = 32;  // entries that are on their way from memory
 
 template <class T> struct Wide { using type = float; };
 template <> struct Wide<double> { using type = double; };
@@ -164,7 +164,7 @@ template <class T> struct Unit {
         const char *k = static_cast<const char *>(step.k_plane);
         if (e + AHEAD < entries())
             for (int64_t b = 0; b < step.k_slot * int64_t(sizeof(T)); b += 64)
-                __builtin_prefetch(k + slots[e + AHEAD] * step.k_slot * sizeof(T) + b);
+                __builtin_prefetch(k + slots[e + AHEAD] * step.k_slot * sizeof(T) + b, 0, 2);
         if (step.v_plane == step.k_plane) return;
         const char *v = static_cast<const char *>(step.v_plane);
         for (int64_t b = 0; b < step.v_slot * int64_t(sizeof(T)); b += 64)
