@@ -1,0 +1,33 @@
+"""Times of CPU kernels: every case has its peers, and ratios say which is faster."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_cases_are_measured_beside_their_peers(tmp_path):
+    out = tmp_path / "out.json"
+    command = [
+        sys.executable, "benchmarks/kernels.py", "--repeats", "3", "--threads", "1",
+        "--match", "1 ", "--also", "torch", "--json", str(out),
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    rows = {row["case"]: row for row in report["rows"]}
+    decode = rows["gqa 9/3 of 64: decode, batch 1 after 1,024"]
+    assert set(decode["us"]) == {"auto", "torch", "auto, fp8 cache", "SDPA"}
+    product = rows["576 to 3,072: 1 tokens"]
+    assert set(product["us"]) == {"auto", "int8", "int4", "linear", "mv"}
+    for case, row in rows.items():
+        assert "1 " in case
+        assert all(len(taken) == 3 and min(taken) > 0 for taken in row["samples_us"].values())
+        for name, ratio in row["times_as_fast_as_peer"].items():
+            assert ratio["low"] <= ratio["median"] <= ratio["high"]
+            faster = row["us"][row["peer"]] > row["us"][name]
+            if not ratio["low"] <= 1 <= ratio["high"]:
+                assert (ratio["median"] > 1) == faster
+    assert report["copy_bytes_read_per_s"] > 1e8
