@@ -99,10 +99,10 @@ def test_compiled_kernels_run_where_a_compiler_is_found():
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    library.library.cache_clear()
+    library.tried.cache_clear()
     monkeypatch.setattr(library, "COMPILERS", ("no-such-compiler",))
     yield
-    library.library.cache_clear()
+    library.tried.cache_clear()
 
 
 @pytest.mark.usefixtures("no_compiler")

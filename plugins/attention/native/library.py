@@ -9,15 +9,16 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch  # noqa: F401  its OpenMP runtime must be loaded before the library
 
 SOURCE = Path(__file__).with_name("short_rows.cpp")
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-Wno-psabi")
+"""psabi warns of vectors that are wider than the processor's; here none crosses files."""
 TIMEOUT_S = 300
 
 
@@ -25,28 +26,37 @@ class NativeError(Exception):
     """Why the kernel cannot run here."""
 
 
-@cache
 def library() -> ctypes.CDLL:
     """The loaded library; NativeError says what this machine lacks.
 
     The first use on a machine compiles for a few seconds. Only this user can write the folder that
-    keeps the result.
+    keeps the result. What fails is not tried again in this process.
     """
+    made = tried()
+    if isinstance(made, str):
+        raise NativeError(made)
+    return made
+
+
+@cache
+def tried() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
-        raise NativeError(f"no C++ compiler ({', '.join(COMPILERS)}) is on the path")
+        return f"no C++ compiler ({', '.join(COMPILERS)}) is on the path"
     try:
-        return ctypes.CDLL(str(_compiled(compiler)))
+        with TemporaryDirectory(prefix="interlock-") as private:
+            return ctypes.CDLL(str(_compiled(compiler, _folder() or Path(private))))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        raise NativeError(f"{compiler} gave no library: {said.strip()[-500:]}") from error
+        return f"{compiler} gave no library: {said.strip()[-500:]}"
 
 
-def _compiled(compiler: str) -> Path:
-    kept = _folder() / f"short_rows-{_key(compiler)}.so"
+def _compiled(compiler: str, folder: Path) -> Path:
+    kept = folder / f"short_rows-{_key(compiler)}.so"
     if kept.exists():
         return kept
-    with tempfile.TemporaryDirectory(dir=kept.parent) as work:
+    with TemporaryDirectory(dir=folder) as work:
         made = Path(work, "short_rows.o"), Path(work, "short_rows.so")
         _run(compiler, *FLAGS, "-c", str(SOURCE), "-o", str(made[0]))
         # Without -fopenmp here the names of the OpenMP runtime stay open, and torch's are taken.
@@ -67,13 +77,13 @@ def _key(compiler: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _folder() -> Path:
-    """Where compiled libraries are kept: below the home folder, else a new private one."""
+def _folder() -> Path | None:
+    """Below the home folder, where libraries are kept; None: no folder is this user's alone."""
     try:
         folder = Path.home() / ".cache" / "interlock"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK) and not folder.stat().st_mode & 0o022:
-            return folder
+        facts = folder.stat()
+        ours = facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+        return folder if ours and os.access(folder, os.W_OK | os.X_OK) else None
     except (OSError, RuntimeError):
-        pass
-    return Path(tempfile.mkdtemp(prefix="interlock-"))
+        return None

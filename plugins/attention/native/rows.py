@@ -92,11 +92,12 @@ class ShortRows:
         write_slots_T: Tensor, dtype: torch.dtype,
     ) -> None:  # fmt: skip
         """`write_slots_T` are the slots of all new tokens of the step, of these rows or not."""
-        self._wide = torch.promote_types(dtype, torch.float32)
+        self._dtype, self._wide = dtype, torch.promote_types(dtype, torch.float32)
         self._function = getattr(library(), f"interlock_attend_{DTYPES[dtype]}")
         row_R7, unit_U3, partial_U, partials = _units(facts, shape.heads)
         pages_RP = batch.page_tables[table].contiguous()
         partial = torch.empty(partials, shape.value_size + 2, dtype=self._wide)
+        assert pages_RP.dtype == write_slots_T.dtype == batch.positions_T.dtype == torch.long
         trees = {at: mask.contiguous() for at, mask in batch.tree_masks.items()}
         tree = None
         if trees:
@@ -134,6 +135,8 @@ class ShortRows:
         One dtype throughout; the last axis of the inputs has unit stride. Without `v_new_TKV` a
         key's first V entries are its value, and both planes are one.
         """
+        given = (q_NHD, k_new_TKD, v_new_TKV, k_plane_PBKD, v_plane_PBKV, out_NHV)
+        assert all(x is None or (x.dtype == self._dtype and x.stride(-1) == 1) for x in given)
         step = self._step
         sinks = None if sinks_H is None else sinks_H.to(self._wide).contiguous()
         step.q, step.k_new = q_NHD.data_ptr(), k_new_TKD.data_ptr()
