@@ -43,7 +43,7 @@ class KVAllocator(ABC):
         if not self.reserves and sum(counts) > self.free_pages():
             return None
         parts = [self.take(*pair) for pair in zip(owners, counts, strict=True)]
-        return np.concatenate([part for part in parts if part is not None])
+        return np.concatenate([np.empty(0, np.int32), *(p for p in parts if p is not None)])
 
     @abstractmethod
     def give_back(self, pages: Pages) -> None:

@@ -64,6 +64,8 @@ class VirtualClock(Clock):
         Raises:
             InterlockError: the executor gave no duration.
         """
-        if duration_s is None or duration_s < 0:
-            raise InterlockError(f"a virtual clock needs step durations >= 0, got {duration_s}")
+        if duration_s is None or not 0 <= duration_s < float("inf"):
+            raise InterlockError(
+                f"a virtual clock needs finite step durations >= 0, got {duration_s}"
+            )
         self._now += duration_s

@@ -39,16 +39,10 @@ class EngineCore:
     """Requests in, step plans out, step results in, outputs out."""
 
     def __init__(
-        self,
-        cache: KVCache,
-        policies: Policies,
-        drafts: DraftRules,
-        intake: Intake,
-        ledger: StepLedger,
-        seed_of: Callable[[int], int],
-        executor: str = "the executor",
+        self, cache: KVCache, policies: Policies, drafts: DraftRules, intake: Intake,
+        ledger: StepLedger, seed_of: Callable[[int], int], executor: str = "the executor",
         verifier: str = "the verifier",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`executor` and `verifier` are the names of their classes, for messages."""
         self.cache = cache
         self.ledger = ledger

@@ -59,17 +59,10 @@ class KVCache:
     """Pages of all tables, the prefix index and the eviction policy, behind request-level calls."""
 
     def __init__(
-        self,
-        layout: CacheLayout,
-        allocators: Sequence[KVAllocator],
-        index: PrefixIndex,
-        policy: EvictionPolicy,
-        page_size: int,
-        max_requests: int,
-        max_tokens: int,
-        max_step_tokens: int,
-        shares_pages: bool = False,
-    ) -> None:
+        self, layout: CacheLayout, allocators: Sequence[KVAllocator], index: PrefixIndex,
+        policy: EvictionPolicy, page_size: int, max_requests: int, max_tokens: int,
+        max_step_tokens: int, shares_pages: bool = False,
+    ) -> None:  # fmt: skip
         """`shares_pages`: requests may fork each other's pages, not only the index's."""
         self.shares_pages = shares_pages
         self.layout = layout

@@ -115,9 +115,9 @@ class Planner:
             if self._drafts.host is not None:
                 tokens = live.sequence.slice(0, live.sequence.length)
                 draft = self._drafts.host.propose(tokens, limit)
-                if not isinstance(draft, Draft):
-                    found = type(draft).__name__
-                    raise ContractError(f"{self._drafts.name} proposed a {found}, not a Draft")
+            if not isinstance(draft, Draft):
+                found = type(draft).__name__
+                raise ContractError(f"{self._drafts.name} proposed a {found}, not a Draft")
             draft = shorten(draft, limit)
             if draft.tokens:
                 drafts[live.id] = draft
@@ -128,20 +128,25 @@ class Planner:
         self, division: Division, decodes: Decodes, prefills: Mapping[RequestId, Live], budget: int
     ) -> None:
         name = type(self.queues.policies.chunking).__name__
-        ids, shares = np.asarray(division.decodes), division.shares
-        known = division.decodes is decodes.ids or (
-            len(np.unique(ids)) == len(ids) and bool(np.isin(ids, decodes.ids).all())
-        )
-        known = known and len({share.id for share in shares}) == len(shares)
-        known = known and all(
-            share.id in prefills and 1 <= share.tokens <= prefills[share.id].view.pending
-            for share in shares
-        )
-        if not known:
+        try:
+            total = _given(division, decodes, prefills)
+        except (AttributeError, TypeError):  # no division at all, or parts of other types
+            total = None
+        if total is None:
             raise ContractError(f"{name}.divide returned {division}, which is not what is pending")
-        total = len(ids) + sum(share.tokens for share in shares)
         if total > max(budget, 1) or (not total and (len(decodes) or prefills)):
-            raise ContractError(
-                f"{name}.divide gave {total} tokens of a budget of {budget} "
-                f"to {len(ids) + len(shares)} of {len(decodes) + len(prefills)} requests"
-            )
+            asked = f"{len(decodes)} decodes and {len(prefills)} prompts"
+            raise ContractError(f"{name}.divide gave {total} of {budget} tokens to {asked}")
+
+
+def _given(division: Division, decodes: Decodes, prefills: Mapping[RequestId, Live]) -> int | None:
+    """The tokens of a division; None unless all are pending and nobody gets some twice."""
+    ids, shares = np.asarray(division.decodes), division.shares
+    known = division.decodes is decodes.ids or (
+        len(np.unique(ids)) == len(ids) and bool(np.isin(ids, decodes.ids).all())
+    )
+    known = known and len({share.id for share in shares}) == len(shares)
+    for id, tokens in shares if known else ():
+        known = known and isinstance(tokens, int | np.integer) and id in prefills
+        known = known and 1 <= tokens <= prefills[id].view.pending
+    return len(ids) + sum(share.tokens for share in shares) if known else None

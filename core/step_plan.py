@@ -1,6 +1,7 @@
 """From planned rows to what an executor gets, and the checks of what comes back."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -98,12 +99,18 @@ def check_draft(draft: Draft, vocab_size: int, drafter: str) -> None:
 
 def check_result(plan: StepPlan, result: StepResult, executor: str) -> None:
     """Raise ContractError, naming the executor, unless this answers every row of the plan."""
-    rows = len(result.token_offsets) - 1
-    if result.step_id != plan.step_id or rows != plan.batch.num_rows:
+    offsets, rows = result.token_offsets, plan.batch.num_rows
+    if result.step_id != plan.step_id or len(offsets) != rows + 1:
         raise ContractError(
-            f"{executor} answered step {result.step_id} with {rows} rows; "
-            f"step {plan.step_id} has {plan.batch.num_rows}"
+            f"{executor} answered step {result.step_id} with {len(offsets) - 1} rows; "
+            f"step {plan.step_id} has {rows}"
         )
+    by_row = result.kept_paths, result.drafts, result.errors, result.logprobs
+    sound = np.int64 == getattr(offsets, "dtype", None) == getattr(result.tokens, "dtype", None)
+    sound = sound and offsets[0] == 0 and offsets[-1] == len(result.tokens)
+    sound = sound and not (offsets[1:] < offsets[:-1]).any()
+    if not sound or any(not 0 <= r < rows for r in chain(*by_row, result.prompt_logprobs)):
+        raise ContractError(f"{executor} gave {result}, which is no answer to {rows} rows")
     for r, wanted in plan.scored.items():
         given = len(result.prompt_logprobs.get(r, ()))
         if given != len(wanted) and r not in result.errors:

@@ -59,9 +59,19 @@ class NeverHasAny(PagedAllocator):
         return None
 
 
+class SetsTooFewAside(PagedAllocator):
+    """Says that it reserves, and has nothing for requests that grow together."""
+
+    reserves = True
+
+    def take(self, owner, count):
+        return super().take(owner, count) if count > 1 else None
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        SetsTooFewAside,
         GivesOnePageTwice,
         GivesAHeldPage,
         GivesTooFew,

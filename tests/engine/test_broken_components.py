@@ -7,6 +7,7 @@ import pytest
 
 from interlock.core.batch import Draft, StepResult
 from interlock.core.drafter import TokenDrafter
+from interlock.core.errors import InterlockError
 from interlock.core.request import RequestId
 from interlock.core.scheduler import AdmissionPolicy, Division, Share
 from interlock.core.verifier import Verdict
@@ -56,8 +57,35 @@ class Nothing(DecodeFirst):
         return Division(decodes.ids[:0])
 
 
+class SharesAlone(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        return super().divide(decodes, prefills, budget_tokens).shares
+
+
+class ViewsOfDecodes(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        return super().divide(decodes, prefills, budget_tokens)._replace(decodes=list(decodes))
+
+
+class DecodesAsTheyCame(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        return super().divide(decodes, prefills, budget_tokens)._replace(decodes=decodes)
+
+
+class HalvesOfTokens(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        return Division(decodes.ids, [Share(view.id, view.pending / 2) for view in prefills[:1]])
+
+
+class AnIterator(DecodeFirst):
+    def divide(self, decodes, prefills, budget_tokens):
+        found = super().divide(decodes, prefills, budget_tokens)
+        return found._replace(shares=iter(found.shares))
+
+
 CHUNKING = [
     OverBudget, MoreThanPending, OneTwice, DecodesTwice, Stranger, StrangeDecode, Nothing,
+    SharesAlone, ViewsOfDecodes, DecodesAsTheyCame, HalvesOfTokens, AnIterator,
 ]  # fmt: skip
 
 
@@ -141,12 +169,49 @@ class OutsideTheVocabulary(FixedExecutor):
         return result
 
 
+def made(broken):
+    return lambda context: broken(FixedConfig(), context.model.vocab_size, frozenset())
+
+
 @pytest.mark.parametrize("broken", [WrongStep, OneRowShort, NoToken, OutsideTheVocabulary])
 def test_an_executor_is_named(broken):
-    def make(context):
-        return broken(FixedConfig(), context.model.vocab_size, frozenset())
+    assert broken.__name__ in stopped("executor", made(broken))
 
-    assert broken.__name__ in stopped("executor", make)
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokens": lambda result: result.tokens[:-1]},
+        {"tokens": lambda result: np.append(result.tokens, 3)},
+        {"tokens": lambda result: result.tokens.tolist()},
+        {"tokens": lambda result: result.tokens + 0.5},
+        {"token_offsets": lambda result: result.token_offsets + 1},
+        {"token_offsets": lambda result: result.token_offsets.tolist()},
+        {"token_offsets": lambda result: result.token_offsets - 2 * (result.token_offsets == 1)},
+        {"kept_paths": lambda _result: {-1: (0,)}},
+        {"errors": lambda _result: {99: "a row that is none"}},
+        {"logprobs": lambda _result: {99: ()}},
+        {"prompt_logprobs": lambda _result: {99: ()}},
+        {"drafts": lambda _result: {99: Draft((1,))}},
+    ],
+)
+def test_an_executor_whose_columns_do_not_fit_each_other_is_named(wrong):
+    class Misfit(FixedExecutor):
+        def execute(self, plan):
+            result = super().execute(plan)
+            return dataclasses.replace(result, **{k: of(result) for k, of in wrong.items()})
+
+    assert "Misfit gave" in stopped("executor", made(Misfit))
+
+
+@pytest.mark.parametrize("wrong", [None, -1.0, float("nan"), float("inf")])
+def test_virtual_time_takes_finite_durations_only(wrong):
+    class Timeless(FixedExecutor):
+        def execute(self, plan):
+            return dataclasses.replace(super().execute(plan), duration_s=wrong)
+
+    with pytest.raises(InterlockError, match="finite step durations"):
+        stopped("executor", made(Timeless))
 
 
 class Drafts(TokenDrafter):
