@@ -21,6 +21,7 @@ from interlock.plugins.attention.invariant import block_attention
 from interlock.plugins.attention.kernel_choice import builds_triton
 from interlock.plugins.attention.masked import masked_attention
 from interlock.plugins.attention.native.choice import runs_native
+from interlock.plugins.attention.native.long_rows import runs_long_rows
 from interlock.plugins.attention.native.plan import NativePlan
 from interlock.plugins.attention.native.rows import Shape
 from interlock.plugins.attention.paged import PagedPlan, RowGroup
@@ -92,7 +93,8 @@ class GqaAttention(AttentionBackend):
 
 
 class NativeGqaAttention(GqaAttention):
-    """The same; short rows are answered by a compiled kernel that copies no entry (see `native`).
+    """The same, by compiled kernels that copy no entry (see `native`). Long rows are theirs in bf16
+    on processors that multiply it, else torch's.
 
     On a CPU, in a dtype of `native.rows.DTYPES`, and with planes in that dtype.
     """
@@ -106,10 +108,15 @@ class NativeGqaAttention(GqaAttention):
         planes: Mapping[str, Tensor], out_THV: Tensor,
     ) -> list[RowGroup]:  # fmt: skip
         assert isinstance(plan, NativePlan)
-        rows = plan.short_rows(table, Shape.of(spec), out_THV.dtype)
-        given = inputs.q_THD, inputs.k_TKD, inputs.v_TKV, planes["k"], planes["v"]
-        rows.attend(*given, out_THV, inputs.sinks_H)
-        return plan.long_groups(table, spec.window)
+        shape, pages = Shape.of(spec), (planes["k"], planes["v"])
+        rows = plan.short_rows(table, shape, out_THV.dtype)
+        rows.attend(inputs.q_THD, inputs.k_TKD, inputs.v_TKV, *pages, out_THV, inputs.sinks_H)
+        if not runs_long_rows(out_THV.dtype):
+            return plan.long_groups(table, spec.window)
+        long = plan.long_rows(table, shape)
+        if long is not None:
+            long.attend(inputs.q_THD, *pages, out_THV, inputs.sinks_H)
+        return []
 
 
 class InvariantGqaAttention(GqaAttention):

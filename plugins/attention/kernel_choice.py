@@ -16,7 +16,7 @@ from interlock.core.options import option
 
 KERNELS = ("auto", "torch", "native", "triton")
 HELP = (
-    "torch: torch's own; native: C++ compiled on this machine for short rows, on a CPU; "
+    "torch: torch's own; native: C++ compiled on this machine, on a CPU; "
     "triton: Triton's, on CUDA (on a CPU only in Triton's interpreter); auto: triton on CUDA where "
     "it is installed and serves the model, native on a CPU with a C++ compiler, else torch"
 )

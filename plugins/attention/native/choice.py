@@ -1,4 +1,4 @@
-"""Where the compiled attention of short rows runs."""
+"""Where the compiled attention runs."""
 
 from collections.abc import Mapping
 from typing import Any

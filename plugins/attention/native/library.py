@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import torch  # noqa: F401  its OpenMP runtime must be loaded before the library
 
-SOURCE = Path(__file__).with_name("short_rows.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("short_rows.cpp", "long_rows.cpp"))
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-Wno-psabi")
 """psabi warns of vectors that are wider than the processor's; here none crosses files."""
@@ -53,15 +53,17 @@ def tried() -> ctypes.CDLL | str:
 
 
 def _compiled(compiler: str, folder: Path) -> Path:
-    kept = folder / f"short_rows-{_key(compiler)}.so"
+    kept = folder / f"attention-{_key(compiler)}.so"
     if kept.exists():
         return kept
     with TemporaryDirectory(dir=folder) as work:
-        made = Path(work, "short_rows.o"), Path(work, "short_rows.so")
-        _run(compiler, *FLAGS, "-c", str(SOURCE), "-o", str(made[0]))
+        objects = [str(Path(work, source.stem + ".o")) for source in SOURCES]
+        for source, made in zip(SOURCES, objects, strict=True):
+            _run(compiler, *FLAGS, "-c", str(source), "-o", made)
+        whole = Path(work, "attention.so")
         # Without -fopenmp here the names of the OpenMP runtime stay open, and torch's are taken.
-        _run(compiler, "-shared", str(made[0]), "-o", str(made[1]))
-        made[1].replace(kept)  # another process that compiles the same thing does no harm
+        _run(compiler, "-shared", *objects, "-o", str(whole))
+        whole.replace(kept)  # another process that compiles the same thing does no harm
     return kept
 
 
@@ -71,9 +73,10 @@ def _run(*command: str) -> str:
 
 
 def _key(compiler: str) -> str:
-    """Changes with the source, the flags, the compiler and what `native` means here."""
+    """Changes with the sources, the flags, the compiler and what `native` means here."""
     target = _run(compiler, *FLAGS, "-E", "-dM", "-x", "c++", os.devnull)
-    parts = (SOURCE.read_text(encoding="utf-8"), *FLAGS, platform.machine(), target)
+    text = (source.read_text(encoding="utf-8") for source in SOURCES)
+    parts = (*text, *FLAGS, platform.machine(), target)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

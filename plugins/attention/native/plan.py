@@ -1,10 +1,12 @@
-"""A paged plan whose short rows the compiled kernel answers; long ones keep torch's layout."""
+"""A paged plan whose rows the compiled kernels answer; where the processor has none for long rows
+they keep torch's layout."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBatch
+from interlock.plugins.attention.native.long_rows import LongRows
 from interlock.plugins.attention.native.rows import Ints, RowFacts, Shape, ShortRows
 from interlock.plugins.attention.paged import BATCHED_TOKENS, PagedPlan, RowGroup
 
@@ -21,6 +23,7 @@ class NativePlan(PagedPlan):
         self._long = tuple(np.flatnonzero(long_R).tolist())
         self._tokens: dict[tuple[int, ...], Tensor] = {}
         self._short: dict[tuple[int, Shape, tuple[int, ...] | None], ShortRows] = {}
+        self._in_place: dict[tuple[int, Shape], LongRows] = {}
 
     def short_rows(
         self, table: int, shape: Shape, dtype: torch.dtype, only: tuple[int, ...] | None = None
@@ -40,6 +43,17 @@ class NativePlan(PagedPlan):
                 self.write_slots[table], dtype,
             )  # fmt: skip
         return self._short[key]
+
+    def long_rows(self, table: int, shape: Shape) -> LongRows | None:
+        """The long rows as their kernel takes them; None: there are none."""
+        if not self._long:
+            return None
+        key = (table, shape)
+        if key not in self._in_place:
+            index_R = np.array(self._long, dtype=np.int64)
+            facts = self._facts(index_R, shape.window, compact=False)
+            self._in_place[key] = LongRows(self.batch, table, facts, shape)
+        return self._in_place[key]
 
     def is_short(self, row: int) -> bool:
         """True if the kernel takes the row."""
