@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from interlock.plugins.models.products import PackedProduct, can_pack
+
 
 class PlainSide:
     """Matrices [out, in] of a checkpoint, multiplied by a vector in turn; no layers between."""
@@ -26,17 +28,16 @@ class PlainSide:
             width: torch.randn(1, width).to(self.matrices[0].dtype)
             for width in {matrix.shape[1] for matrix in self.matrices}
         }
-        self.packed = [self._pack(matrix) for matrix in self.matrices]
         self.products: dict[str, Callable[[], None]] = {
             "torch.mv": self._mv,
             "linear": self._linear,
-            "oneDNN prepacked": self._prepacked,
         }
-
-    @staticmethod
-    def _pack(matrix: torch.Tensor) -> torch.Tensor:
-        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(matrix)
-        return packed
+        if can_pack(self.matrices[0].dtype):
+            self.packed = [
+                (PackedProduct(matrix, None), self.vectors[matrix.shape[1]])
+                for matrix in self.matrices
+            ]
+            self.products["oneDNN prepacked"] = self._prepacked
 
     def facts(self) -> dict[str, Any]:
         """What is multiplied."""
@@ -63,7 +64,5 @@ class PlainSide:
             torch.nn.functional.linear(self.vectors[matrix.shape[1]], matrix)
 
     def _prepacked(self) -> None:
-        for matrix, packed in zip(self.matrices, self.packed, strict=True):
-            torch.ops.mkldnn._linear_pointwise(
-                self.vectors[matrix.shape[1]], packed, None, "none", [], ""
-            )
+        for product, x_1E in self.packed:
+            product(x_1E)

@@ -132,6 +132,7 @@ class AttentionContract:
             scene.check_step(Work(1, 0), Work(0, 8), Work(2, 3))
             scene.check_step(Work(2, 0), Work(0, 1), Work(1, 0))
             scene.check_step(Work(0, 0), Work(2, 1), Work(1, 4))
+            scene.check_step(Work(2, 0), Work(1, 0))
 
     def test_a_captured_plan_serves_every_step_of_its_shape(self) -> None:
         """Decode steps and verifications of growing requests, beside a row of one token."""

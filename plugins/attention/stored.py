@@ -89,7 +89,8 @@ def read(planes: Mapping[str, Tensor], name: str, slots: Tensor) -> Tensor:
     if scale is None:
         return rows
     scale_G = _taken(scale, slots)
-    grouped_GN = rows.view(*scale_G.shape, -1)
+    size = planes[name].shape[2:].numel() // scale_G.shape[-1]
+    grouped_GN = rows.view(*scale_G.shape, size)
     rows = dequantised(grouped_GN, scale_G).view(rows.shape)
     if name == "latent":
         return torch.cat((rows, _taken(planes["rope"], slots)), dim=-1)  # in the wider dtype
@@ -112,7 +113,7 @@ class RowWriter:
             if scale is None:
                 _put(plane, slots_T, row.to(plane.dtype))
                 continue
-            codes_GN, scale_G = quantised(row.reshape(len(row), scale.shape[-1], -1))
+            codes_GN, scale_G = quantised(row.flatten(1).unflatten(1, (scale.shape[-1], -1)))
             _put(plane, slots_T, codes_GN.view(row.shape))
             _put(scale, slots_T, scale_G)
         self.measure(planes, slots_T, rows)
@@ -156,7 +157,7 @@ class RowWriter:
 
 def _taken(plane: Tensor, slots: Tensor) -> Tensor:
     """[*slots.shape, *row] of a plane [P, B, *row]."""
-    flat = _bytes(plane).view(plane.shape[0] * plane.shape[1], -1)
+    flat = _bytes(plane).flatten(2).flatten(0, 1)
     rows = flat.index_select(0, slots.flatten())
     return rows.view(plane.dtype).view(*slots.shape, *plane.shape[2:])
 

@@ -1,6 +1,7 @@
 """Routers by hand-made logits, and expert layers token by token, however they are stored."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from interlock.core.testing.random_weights import RandomWeights
 from interlock.core.weights import Part, Shape
 from interlock.plugins.models.layers import Loader
 from interlock.plugins.models.moe import MoeMLP, MoeSpec, Stored
+from interlock.plugins.models.routed import can_group
 from interlock.plugins.models.router import Router, RouterSpec
 
 PLACEMENT = Placement(torch.float64, torch.device("cpu"))
@@ -153,3 +155,19 @@ def test_the_gating_hook_is_what_experts_and_the_shared_expert_apply() -> None:
     spec = replace(SPEC, gating=lambda gate, up: torch.zeros_like(gate + up))
     moe = MoeMLP(Loader(RandomWeights(1), PLACEMENT), "layer", HIDDEN, spec)
     assert moe(torch.randn(3, HIDDEN, dtype=torch.float64)).abs().max() == 0
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="groups are multiplied by Triton")
+@pytest.mark.parametrize(
+    ("changes", "grouped"),
+    [
+        ({}, True),
+        ({"dtype": torch.float64}, False),
+        ({"numerics": "batch_invariant"}, False),
+        ({"weights": "int8"}, False),
+        ({"weights": "int4"}, False),
+    ],
+)
+def test_only_plain_matrices_are_grouped(changes: dict, grouped: bool) -> None:
+    placement = replace(PLACEMENT, **{"dtype": torch.bfloat16, **changes})
+    assert can_group(Loader(RandomWeights(0), placement)) == grouped
