@@ -39,7 +39,6 @@ class BuildContext:
     """How further models that a component reads (a draft head) may be stored."""
     numerics: str = "fast"
     """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
-
     cache_dtype: str = "auto"
     """The setting `cache.dtype`: "auto", or "fp8" for what then must provide StoresFp8."""
 

@@ -50,7 +50,7 @@ class Executor(ABC):
 
     @abstractmethod
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run the step. A request that fails alone gets `RowResult.error`; raising ends the run."""
+        """Run the step. A request failing alone is in `StepResult.errors`; raising ends the run."""
 
     def facts(self) -> dict[str, Any]:
         """What the run's manifest counts of its steps, as plain values."""

@@ -72,7 +72,7 @@ def weights_requirement(composition: Composition) -> str | None:
     """Only where a model runs are there weights that could be quantised."""
     if composition.settings.get("weights", "auto") == "auto" or composition.has(RunsModel()):
         return None
-    return f"executor={composition.chosen['executor'][0]} reads no weights; or weights=auto"
+    return f"executor={composition.chosen['executor'][0]} reads no weights that could be quantised"
 
 
 SETTINGS = {
