@@ -16,7 +16,8 @@ Entries = Iterable[Request | BadRequest]
 def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]:
     """Seam -> counts of what its component did; zero everywhere means it never acted.
 
-    So has every adapter, as `adapter NAME`. `entries` are what was asked.
+    So has every adapter, as `adapter NAME`. An executor adds facts in words. `entries` are what was
+    asked.
     """
     core = engine.core
     cache, queues, ledger = core.cache.counters, core.queues.counters, core.ledger
@@ -50,7 +51,8 @@ def inert(engine: Engine, entries: Entries = ()) -> list[str]:
     Components that stand for doing without (an index that keeps nothing, a drafter that never
     drafts) are not reported: not acting is what they are for.
     """
-    idle = {seam for seam, counts in counters(engine, entries).items() if not any(counts.values())}
+    found = counters(engine, entries).items()
+    idle = {seam for seam, of in found if not any(n for n in of.values() if not isinstance(n, str))}
     if not engine.core.cache.index.retains:
         idle -= {"cache/index", "cache/eviction"}
     if engine.core.drafts.num_drafts == 0:

@@ -33,3 +33,12 @@ def test_structured_output_is_inert_until_a_request_has_a_grammar(tmp_path):
     guided = Request(1, (5, 6, 7), SamplingParams(max_tokens=2, regex="a+"))
     assert "structured" in inert(engine, [plain])
     assert "structured" not in inert(engine, [plain, guided])
+
+
+def test_an_executor_that_ran_nothing_is_inert_whatever_else_it_says_of_itself(tmp_path):
+    model = write_tiny_checkpoint(tmp_path / "model", "gqa", model_families())
+    engine = build_engine(configured(model, executor="cuda_graph"))
+    assert counters(engine)["executor"]["mode"] == "eager replay, not captured"
+    assert "executor" in inert(engine)
+    serve(engine, Request(0, (5, 6, 7)))
+    assert "executor" not in inert(engine)
