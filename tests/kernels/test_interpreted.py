@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((Path(__file__).parent / "interpreted").glob("test_*.py"))
 
 
+@pytest.mark.timeout(1200)  # a whole file, of which each test has the usual limit
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_kernels_pass_their_tests_in_the_interpreter(file: Path) -> None:
     pytest.importorskip("triton")

@@ -23,14 +23,14 @@ COMPILED = (
 """Kernels that are compiled here; the rest is what the page says."""
 SCRIPT = """
 import json, sys
-from benchmarks.kernel_table import all_cases, cell, names_in
+from benchmarks.kernel_table import all_cases, names_in
 from interlock.core.testing.kernel_case import compiled
 page, wanted = sys.argv[1], sys.argv[2:]
 found = {case.name: case for case in all_cases()}
 used = [(name, a, compiled(found[name], a)) for name in wanted for a in found[name].architectures]
 print(json.dumps({
     "all": list(found), "listed": names_in(open(page, encoding="utf-8").read()),
-    "used": [(name, a, cell(u), u.spilled_bytes, u.shared_bytes) for name, a, u in used],
+    "used": [(name, a, u.spilled_bytes, u.shared_bytes) for name, a, u in used],
 }))
 """
 
@@ -56,7 +56,7 @@ def test_kernels_compile_for_every_architecture_without_spills(told: dict) -> No
     from interlock.core.testing.kernel_case import SHARED_LIMIT_BYTES
 
     assert {name for name, *_ in told["used"]} == set(COMPILED)
-    for name, architecture, _, spilled, shared in told["used"]:
+    for name, architecture, spilled, shared in told["used"]:
         assert spilled == 0, name
         assert shared <= SHARED_LIMIT_BYTES[architecture], name
 
