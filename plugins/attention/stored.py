@@ -113,7 +113,9 @@ class RowWriter:
             if scale is None:
                 _put(plane, slots_T, row.to(plane.dtype))
                 continue
-            codes_GN, scale_G = quantised(row.flatten(1).unflatten(1, (scale.shape[-1], -1)))
+            groups = scale.shape[-1]
+            width = row.shape[1:].numel() // groups
+            codes_GN, scale_G = quantised(row.reshape(len(row), groups, width))
             _put(plane, slots_T, codes_GN.view(row.shape))
             _put(scale, slots_T, scale_G)
         self.measure(planes, slots_T, rows)
