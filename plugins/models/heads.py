@@ -175,7 +175,7 @@ def dense_mlp(
     fields: Fields, hidden: int, biased: bool = False, gating: "Gating | None" = None
 ) -> "MakeMLP":
     """A gated MLP in every layer; by silu if nothing else is given."""
-    from interlock.plugins.models.layers import swiglu
+    from interlock.plugins.models.row_tiles import swiglu
 
     inner = fields.integer("intermediate_size")
     return lambda load, prefix, _: load.gated_mlp(

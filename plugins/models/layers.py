@@ -9,23 +9,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from interlock.core.parallel import ALONE, Placement, Ranks
 from interlock.core.weights import WeightSource
 from interlock.plugins.models.lora import Lora, LowRank, Terms
+from interlock.plugins.models.native.rows import native_rows
 from interlock.plugins.models.norms import RMSNorm, SplitRMSNorm
 from interlock.plugins.models.products import Product, make_product
 from interlock.plugins.models.quantised import QUANTISED
-from interlock.plugins.models.row_tiles import FAST, Rows, rows_of
+from interlock.plugins.models.row_tiles import FAST, TILED, Rows, swiglu
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 """(gate, up) -> what the down projection reads, all [..., F]."""
-
-
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) * up (arXiv 2002.05202)."""
-    return functional.silu(gate) * up
 
 
 class Share(NamedTuple):
@@ -89,7 +84,8 @@ class Loader:
         self.dtype = placement.dtype
         self.device = placement.device
         self.ranks = placement.ranks
-        self.rows = rows_of(placement.numerics)
+        fast = placement.numerics == FAST.numerics
+        self.rows = native_rows(placement.dtype, placement.device) if fast else TILED
         self.lora = Lora(placement.adapters)
         self.wide = torch.promote_types(placement.dtype, torch.float32)
         self.bits = placement.weights
@@ -259,5 +255,7 @@ class GatedMLP:
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, E]."""
-        gate_TF, up_TF = self.gate_up(x_TE).chunk(2, dim=-1)
-        return self.down(self.down.rows.apply(self.gating, gate_TF, up_TF))
+        gate_up_TX = self.gate_up(x_TE)
+        if self.gating is swiglu:
+            return self.down(self.down.rows.swiglu(gate_up_TX))
+        return self.down(self.down.rows.apply(self.gating, *gate_up_TX.chunk(2, dim=-1)))

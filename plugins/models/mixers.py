@@ -14,7 +14,6 @@ from torch import Tensor
 from interlock.core.model import Attend, AttentionSpec, HeadsInput, LatentInput
 from interlock.plugins.models.layers import Loader, Share, whole
 from interlock.plugins.models.norms import RMSNorm, SplitRMSNorm
-from interlock.plugins.models.rope import rotate
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of the step's positions, [T, 1, R]."""
@@ -68,7 +67,7 @@ class HeadsMixer:
         qk_THD = qkv_THD[:, :keys_end]
         if self.norms is not None:
             qk_THD = self._normalised(qk_THD, *self.norms)
-        qk_THD = rotate(qk_THD, *rotation)
+        qk_THD = self.out.rows.rotate(qk_THD, *rotation)
         q_THD, k_TKD, v_TKV = qk_THD[:, :heads], qk_THD[:, heads:], qkv_THD[:, keys_end:]
         inputs = HeadsInput(q_THD, k_TKD, v_TKV, self.sinks_H)
         return self.out(attend(layer, spec, inputs).flatten(1))
@@ -126,6 +125,7 @@ class LatentMixer:
             query = self.query_up(self.query_norm(query))
         q_THD = query.view(len(x_TE), -1, spec.head_dim)
         kv_TX = self.kv_down(x_TE)
+        rotate = self.out.rows.rotate
         inputs = LatentInput(
             q_THD[..., : spec.nope_dim],
             rotate(q_THD[..., spec.nope_dim :], *rotation),

@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from interlock.plugins.models.layers import GatedMLP, Gating, Linear, Loader, swiglu, whole
+from interlock.plugins.models.layers import GatedMLP, Gating, Linear, Loader, whole
 from interlock.plugins.models.routed import routed_experts
 from interlock.plugins.models.router import Router, RouterSpec
+from interlock.plugins.models.row_tiles import swiglu
 
 Stored = Literal["one_by_one", "fused", "fused_input_major"]
 

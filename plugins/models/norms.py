@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from interlock.core.parallel import Ranks
 from interlock.plugins.models.row_tiles import FAST, Rows
@@ -18,11 +17,7 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Same shape and dtype as `x`, normalised over the last axis."""
-        return self.rows.apply(self._normalised, x)
-
-    def _normalised(self, x: Tensor) -> Tensor:
-        wide = x.to(self.weight.dtype)
-        return functional.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
+        return self.rows.norm(x, self.weight, self.eps)
 
 
 class SplitRMSNorm:

@@ -53,7 +53,7 @@ class PackedProduct(Product):
 
 def make_product(weight_FE: Tensor, bias_F: Tensor | None = None, rows: Rows = FAST) -> Product:
     """The fastest product that keeps to `rows`: packed where this machine can, else plain."""
-    packs = rows is FAST and weight_FE.is_cpu and weight_FE.numel() > 0
+    packs = rows.numerics == FAST.numerics and weight_FE.is_cpu and weight_FE.numel() > 0
     if packs and can_pack(weight_FE.dtype):
         return PackedProduct(weight_FE, bias_F)
     return PlainProduct(weight_FE, bias_F, rows)

@@ -61,7 +61,11 @@ class QuantisedProduct(Product):
             float(x.square().sum(dtype=torch.float64)) for x in (lost_FE, wide_FE)
         )
         whole = self.outputs % KERNEL_OUTPUTS == 0 and self.inputs % GROUP == 0
-        suits = rows is FAST and weight_FE.is_cpu and weight_FE.dtype == torch.bfloat16
+        suits = (
+            rows.numerics == FAST.numerics
+            and weight_FE.is_cpu
+            and weight_FE.dtype == torch.bfloat16
+        )
         if suits and whole and weight_FE.numel() and can_run(self.bits):
             self._use_kernel()
 

@@ -149,7 +149,7 @@ def can_group(load: Loader) -> bool:
     Adapters add terms to each expert, batch-invariant rows are multiplied in tiles of theirs, and
     quantised weights by products of theirs.
     """
-    plain = load.rows is FAST and not load.lora.files and load.bits == "auto"
+    plain = load.rows.numerics == FAST.numerics and not load.lora.files and load.bits == "auto"
     return plain and load.dtype in GROUPED_DTYPES and find_spec("triton") is not None
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from interlock.core.errors import ConfigError
+from interlock.plugins.models.rope import rotate
 
 Out = TypeVar("Out", Tensor, tuple[Tensor, Tensor])
 
@@ -24,6 +25,11 @@ VECTOR = 64
 """Elements in the largest step of torch's vector loops (two registers of 512 bits in bfloat16)."""
 SERIAL = 1 << 15
 """Torch runs loops over fewer elements on one thread; more threads would cut rows differently."""
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up (arXiv 2002.05202)."""
+    return functional.silu(gate) * up
 
 
 class Rows:
@@ -38,6 +44,23 @@ class Rows:
     def apply(self, function: Callable[..., Out], *inputs: Tensor) -> Out:
         """`function` of tensors whose last axis is a row; it treats each row alike."""
         return function(*inputs)
+
+    def norm(self, x: Tensor, weight_E: Tensor, eps: float) -> Tensor:
+        """x / rms(x) * weight over the last axis, computed in the weight's dtype, in x's dtype."""
+
+        def normalised(x: Tensor) -> Tensor:
+            wide = x.to(weight_E.dtype)
+            return functional.rms_norm(wide, weight_E.shape, weight_E, eps).to(x.dtype)
+
+        return self.apply(normalised, x)
+
+    def swiglu(self, gate_up_TE: Tensor) -> Tensor:
+        """silu(gate) * up of the halves of the last axis (arXiv 2002.05202)."""
+        return self.apply(swiglu, *gate_up_TE.chunk(2, dim=-1))
+
+    def rotate(self, x_THD: Tensor, cos_T1R: Tensor, sin_T1R: Tensor) -> Tensor:
+        """See `rope.rotate`."""
+        return rotate(x_THD, cos_T1R, sin_T1R)
 
 
 class TiledRows(Rows):
@@ -77,11 +100,6 @@ class TiledRows(Rows):
 
 
 FAST, TILED = Rows(), TiledRows()
-
-
-def rows_of(numerics: str) -> Rows:
-    """The way that the setting `numerics` asks for."""
-    return TILED if numerics == TILED.numerics else FAST
 
 
 def _tiles(x_TE: Tensor, rows: int, spare: int) -> Iterator[tuple[Tensor, int]]:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from interlock.core import native_library as library
 from interlock.core.model import AttentionSpec
 from interlock.core.testing.attention_oracle import Work
 from interlock.core.testing.attention_scene import Scene
 from interlock.plugins.attention.gqa import NativeGqaAttention
 from interlock.plugins.attention.mla import NativeMlaAttention
-from interlock.plugins.attention.native import library
+from interlock.plugins.attention.native.rows import SOURCE
 
 QUICK = ("-std=c++17", "-O0", "-fopenmp", "-fPIC", "-Wno-psabi")
 HEADS = AttentionSpec("heads", 6, 2, 16, 16, 0.25)
@@ -52,7 +53,7 @@ def test_the_kernel_is_right_and_compiles_without_a_warning_where_vectors_are_sh
     """Every processor of the architecture has these instructions: vectors of 16 bytes."""
     strict = ("-march=x86-64", "-O1", "-Wall", "-Wextra", "-Werror")  # the last of a kind counts
     monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, *strict))
-    assert not isinstance(library.tried(), str), library.tried()
+    assert not isinstance(library.tried(SOURCE), str), library.tried(SOURCE)
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         check_rows(NativeGqaAttention(), replace(HEADS, softcap=2.0, sinks=True), dtype, 16)
     assert len(list((home / ".cache" / "interlock").iterdir())) == 1
@@ -66,7 +67,7 @@ def test_a_compiler_that_fails_is_tried_once_and_quoted(home, monkeypatch):
     monkeypatch.setattr(library, "COMPILERS", ("c++",))
     for _ in range(3):
         with pytest.raises(library.NativeError, match="gave no library: no vectors here"):
-            library.library()
+            library.native_library(SOURCE)
     assert calls.read_text() == "x\n"
 
 
@@ -74,7 +75,7 @@ def test_compiling_at_the_same_time_leaves_one_library(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "FLAGS", QUICK)
     compiler = library.shutil.which("c++") or library.shutil.which("g++")
     with ThreadPoolExecutor(3) as pool:
-        made = set(pool.map(lambda _: library._compiled(compiler, tmp_path), range(3)))
+        made = set(pool.map(lambda _: library._compiled(compiler, SOURCE, tmp_path), range(3)))
     assert made == set(tmp_path.iterdir())
     assert len(made) == 1
 
@@ -86,7 +87,7 @@ def test_a_folder_that_others_can_write_is_not_used(home, monkeypatch, tmp_path_
     folder.chmod(0o777)
     scratch = tmp_path_factory.mktemp("scratch")
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    assert not isinstance(library.tried(), str), library.tried()
+    assert not isinstance(library.tried(SOURCE), str), library.tried(SOURCE)
     assert list(folder.iterdir()) == list(scratch.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from interlock.core.testing.tiny import write_tiny_checkpoint
 from interlock.plugins.models import model_families
 from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.llama import LlamaFamily
-from interlock.plugins.models.row_tiles import FAST, TILE, TILED, rows_of
+from interlock.plugins.models.row_tiles import FAST, TILE, TILED
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FAMILIES = model_families()
@@ -120,8 +120,3 @@ def test_a_decoder_that_cannot_is_refused(tmp_path):
     placement = Placement(torch.float32, torch.device("cpu"), numerics="batch_invariant")
     with pytest.raises(ConfigError, match="numerics=batch_invariant"):
         load_decoder(description, [Quick()], placement)
-
-
-def test_the_setting_chooses_how_rows_run():
-    assert rows_of("batch_invariant") is TILED
-    assert rows_of("fast") is FAST

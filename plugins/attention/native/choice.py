@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlock.core.component import BuildContext
-from interlock.plugins.attention.native.library import NativeError, library
-from interlock.plugins.attention.native.rows import DTYPES
+from interlock.core.native_library import NativeError, native_library
+from interlock.plugins.attention.native.rows import DTYPES, SOURCE
 
 
 def reason_against_native(device: str, settings: Mapping[str, Any]) -> str | None:
@@ -23,7 +23,7 @@ def reason_against_native(device: str, settings: Mapping[str, Any]) -> str | Non
     if settings.get("numerics") == "batch_invariant":
         return "numerics=batch_invariant needs sums in a fixed order, which it does not keep"
     try:
-        library()
+        native_library(SOURCE)
     except NativeError as error:
         return f"{error}; install a C++ compiler"
     return None

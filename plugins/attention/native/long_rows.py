@@ -5,6 +5,7 @@ tokens in a page, U units.
 """
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBatch
-from interlock.plugins.attention.native.library import library
+from interlock.core.native_library import native_library
 from interlock.plugins.attention.native.rows import Ints, RowFacts, Shape
 
+SOURCE = Path(__file__).with_name("long_rows.cpp")
 UNIT_ROWS = 192
 """Queries times the heads that share a key head in a unit, about: what repays packing the keys."""
 
@@ -40,7 +42,7 @@ class _Step(ctypes.Structure):
 
 def runs_long_rows(dtype: torch.dtype) -> bool:
     """True if this processor multiplies pairs of `dtype`: bf16 with AVX512_BF16."""
-    return dtype == torch.bfloat16 and bool(library().interlock_has_long_rows())
+    return dtype == torch.bfloat16 and bool(native_library(SOURCE).interlock_has_long_rows())
 
 
 class LongRows:
@@ -83,7 +85,7 @@ class LongRows:
         step.k_plane, step.v_plane = k_plane_PBKD.data_ptr(), v_plane_PBKV.data_ptr()
         step.k_slot, step.v_slot = k_plane_PBKD.stride(1), v_plane_PBKV.stride(1)
         step.sinks = None if sinks is None else sinks.data_ptr()
-        library().interlock_attend_long(ctypes.byref(step))
+        native_library(SOURCE).interlock_attend_long(ctypes.byref(step))
 
 
 def _units(facts: RowFacts, queries: int, kv_heads: int) -> Ints:

@@ -5,6 +5,7 @@ row of the table, B tokens in a page, R rows, U units, N queries.
 """
 
 import ctypes
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from interlock.core.attention import AttentionBatch
 from interlock.core.model import AttentionSpec
-from interlock.plugins.attention.native.library import library
+from interlock.core.native_library import native_library
 
+SOURCE = Path(__file__).with_name("short_rows.cpp")
 CHUNK_ENTRIES = 128
 """Entries of a unit. Chunks lie at absolute positions, so neither batch nor threads move a cut."""
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
@@ -93,7 +95,7 @@ class ShortRows:
     ) -> None:  # fmt: skip
         """`write_slots_T` are the slots of all new tokens of the step, of these rows or not."""
         self._dtype, self._wide = dtype, torch.promote_types(dtype, torch.float32)
-        self._function = getattr(library(), f"interlock_attend_{DTYPES[dtype]}")
+        self._function = getattr(native_library(SOURCE), f"interlock_attend_{DTYPES[dtype]}")
         row_R7, unit_U3, partial_U, partials = _units(facts, shape.heads)
         pages_RP = batch.page_tables[table].contiguous()
         partial = torch.empty(partials, shape.value_size + 2, dtype=self._wide)

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <vector>
 #include <omp.h>
 
 namespace {
@@ -135,15 +136,11 @@ template <class T> struct Unit {
     int64_t group, width;  // G; D padded to whole vectors
     A *q;                  // [K, Q, G, width]
     A *scores;             // [M, end - first] of one key head
-    int64_t *slots;        // [end - first]
+    const int64_t *slots;  // [end - first]
+    const int64_t *then;   // [end - first]: slots that this thread reads next
+    int64_t ready;         // so many of this unit's first entries were asked for before
 
     int64_t entries() const { return end - first; }
-
-    void find_slots() const {
-        const int64_t *pages = step.table + step.row[row * ROW + 3] * step.table_width;
-        for (int64_t e = first; e < end; e++)
-            slots[e - first] = pages[e / step.page_size] * step.page_size + e % step.page_size;
-    }
 
     void take_queries() const {
         std::memset(q, 0, sizeof(A) * step.heads * queries * width);
@@ -158,17 +155,22 @@ template <class T> struct Unit {
     }
 
     // Pages lie anywhere, and a pass over one key head skips the others: the processor's own
-    // prefetching finds no pattern. The first pass asks for whole rows of keys, and of the values
-    // that will be needed after the scores.
+    // prefetching finds no pattern. Each pass asks for the same part of the entries that the thread
+    // reads next, so that memory works all the time. The first pass asks for what nobody did.
     void prefetch(int64_t e) const {
         const char *k = static_cast<const char *>(step.k_plane);
-        if (e + AHEAD < entries())
+        if (e + AHEAD >= ready && e + AHEAD < entries())
             for (int64_t b = 0; b < step.k_slot * int64_t(sizeof(T)); b += 64)
                 __builtin_prefetch(k + slots[e + AHEAD] * step.k_slot * sizeof(T) + b, 0, 2);
-        if (step.v_plane == step.k_plane) return;
+        if (step.v_plane == step.k_plane || e < ready) return;
         const char *v = static_cast<const char *>(step.v_plane);
         for (int64_t b = 0; b < step.v_slot * int64_t(sizeof(T)); b += 64)
             __builtin_prefetch(v + slots[e] * step.v_slot * sizeof(T) + b, 0, 2);
+    }
+
+    static void prefetch_part(const T *from, int64_t size) {
+        const char *bytes = reinterpret_cast<const char *>(from);
+        for (int64_t b = 0; b < size * int64_t(sizeof(T)); b += 64) __builtin_prefetch(bytes + b, 0, 2);
     }
 
     // Scores of N rows of q against every entry.
@@ -179,6 +181,7 @@ template <class T> struct Unit {
         for (int64_t e = 0; e < entries(); e++) {
             const T *key = plane + slots[e] * step.k_slot;
             if (first_pass) prefetch(e);
+            if (m == 0) prefetch_part(plane + then[e] * step.k_slot, step.head_size);
             Vec<A> sums[N] = {};
             for (int64_t d = 0; d < width; d += LANES<A>) {
                 const Vec<A> k = WHOLE ? load(key + d) : load_some<A>(key + d, step.head_size - d);
@@ -195,6 +198,7 @@ template <class T> struct Unit {
         Vec<A> sums[N][S] = {};
         for (int64_t e = 0; e < entries(); e++) {
             const T *value = plane + slots[e] * step.v_slot;
+            if (m == 0) prefetch_part(plane + then[e] * step.v_slot, S * LANES<A>);
             Vec<A> v[S];
             for (int s = 0; s < S; s++)
                 v[s] = WHOLE ? load(value + s * LANES<A>)
@@ -272,7 +276,6 @@ template <class T> struct Unit {
     }
 
     void run(int64_t number) const {
-        find_slots();
         take_queries();
         const int64_t rows = queries * group;
         for (int64_t kv = 0; kv < step.kv_heads; kv++) {
@@ -345,6 +348,34 @@ template <class T> void join(const Step &step, int64_t row, int64_t query, int64
     for (int64_t i = 0; i < size; i++) out[i] = round_to(sums[i] / total, static_cast<T *>(nullptr));
 }
 
+// The slots of a unit's first `count` entries; beyond its end its last one again.
+void find_slots(const Step &step, int64_t number, int64_t count, int64_t *slots) {
+    const int64_t *unit = step.unit + number * 3;
+    const int64_t *pages = step.table + step.row[unit[0] * ROW + 3] * step.table_width;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t entry = std::min(unit[1] + i, unit[2] - 1);
+        slots[i] = pages[entry / step.page_size] * step.page_size + entry % step.page_size;
+    }
+}
+
+// Where each thread's units begin: neighbours of about the same number of queries times entries.
+std::vector<int64_t> shares(const Step &step) {
+    std::vector<int64_t> ends(step.units), cuts(step.threads + 1, step.units);
+    int64_t total = 0;
+    for (int64_t u = 0; u < step.units; u++) {
+        const int64_t *unit = step.unit + u * 3;
+        ends[u] = total += (unit[2] - unit[1]) * step.row[unit[0] * ROW + 1];
+    }
+    cuts[0] = 0;
+    for (int64_t share = 1; share < step.threads; share++) {
+        const auto middle = [&](int64_t u) { return (ends[u] + (u ? ends[u - 1] : 0)) / 2; };
+        int64_t u = cuts[share - 1];
+        while (u < step.units && middle(u) * step.threads < total * share) u++;
+        cuts[share] = u;
+    }
+    return cuts;
+}
+
 template <class T> void attend(const Step &step) {
     using A = typename Wide<T>::type;
     write_rows<T>(step);
@@ -356,21 +387,28 @@ template <class T> void attend(const Step &step) {
         most_queries = std::max(most_queries, step.row[r * ROW + 1]);
     const int64_t group = step.heads / step.kv_heads;
     const int64_t width = (step.head_size + LANES<A> - 1) / LANES<A> * LANES<A>;
+    const std::vector<int64_t> cuts = shares(step);
 #pragma omp parallel num_threads(step.threads) if (step.units > 1)
     {
-        A *q = new A[step.heads * most_queries * width];
-        A *scores = new A[most_queries * group * most_entries];
-        int64_t *slots = new int64_t[most_entries];
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t u = 0; u < step.units; u++) {
-            const int64_t *unit = step.unit + u * 3, *row = step.row + unit[0] * ROW;
-            Unit<T>{step, unit[0], unit[1], unit[2], row[0], row[1], row[2], row[4],
-                    step.tree ? step.tree[unit[0]] : nullptr, group, width, q, scores, slots}
-                .run(u);
-        }
-        delete[] q;
-        delete[] scores;
-        delete[] slots;
+        std::vector<A> q(step.heads * most_queries * width);
+        std::vector<A> scores(most_queries * group * most_entries);
+        std::vector<int64_t> slots(most_entries), then(most_entries);
+        int64_t ready = 0;
+        // A team may be smaller than was asked for: then its members take several shares.
+        for (int64_t share = omp_get_thread_num(); share < step.threads; share += omp_get_num_threads())
+            for (int64_t u = cuts[share]; u < cuts[share + 1]; u++) {
+                const int64_t *unit = step.unit + u * 3, *row = step.row + unit[0] * ROW;
+                const int64_t entries = unit[2] - unit[1];
+                find_slots(step, u, entries, slots.data());
+                const bool more = u + 1 < cuts[share + 1];
+                find_slots(step, more ? u + 1 : u, entries, then.data());
+                Unit<T>{step, unit[0], unit[1], unit[2], row[0], row[1], row[2], row[4],
+                        step.tree ? step.tree[unit[0]] : nullptr, group, width, q.data(),
+                        scores.data(), slots.data(), then.data(), ready}
+                    .run(u);
+                ready = more ? entries : 0;
+            }
+#pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < step.rows; r++)
             for (int64_t i = 0; i < step.row[r * ROW + 1]; i++)

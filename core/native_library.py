@@ -1,4 +1,4 @@
-"""The C++ beside this file as a library, compiled once for a machine and kept for later runs.
+"""C++ sources as libraries, compiled once for a machine and kept for later runs.
 
 torch's own OpenMP threads run it: two thread pools on the same cores would wait for each other.
 """
@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 import torch  # noqa: F401  its OpenMP runtime must be loaded before the library
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("short_rows.cpp", "long_rows.cpp"))
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-Wno-psabi")
 """psabi warns of vectors that are wider than the processor's; here none crosses files."""
@@ -23,47 +22,45 @@ TIMEOUT_S = 300
 
 
 class NativeError(Exception):
-    """Why the kernel cannot run here."""
+    """Why compiled code cannot run here."""
 
 
-def library() -> ctypes.CDLL:
-    """The loaded library; NativeError says what this machine lacks.
+def native_library(source: Path) -> ctypes.CDLL:
+    """The loaded library of one C++ file; NativeError says what this machine lacks.
 
     The first use on a machine compiles for a few seconds. Only this user can write the folder that
     keeps the result. What fails is not tried again in this process.
     """
-    made = tried()
+    made = tried(source)
     if isinstance(made, str):
         raise NativeError(made)
     return made
 
 
 @cache
-def tried() -> ctypes.CDLL | str:
+def tried(source: Path) -> ctypes.CDLL | str:
     """The library, or why there is none."""
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
         return f"no C++ compiler ({', '.join(COMPILERS)}) is on the path"
     try:
         with TemporaryDirectory(prefix="interlock-") as private:
-            return ctypes.CDLL(str(_compiled(compiler, _folder() or Path(private))))
+            return ctypes.CDLL(str(_compiled(compiler, source, _folder() or Path(private))))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         return f"{compiler} gave no library: {said.strip()[-500:]}"
 
 
-def _compiled(compiler: str, folder: Path) -> Path:
-    kept = folder / f"attention-{_key(compiler)}.so"
+def _compiled(compiler: str, source: Path, folder: Path) -> Path:
+    kept = folder / f"{source.stem}-{_key(compiler, source)}.so"
     if kept.exists():
         return kept
     with TemporaryDirectory(dir=folder) as work:
-        objects = [str(Path(work, source.stem + ".o")) for source in SOURCES]
-        for source, made in zip(SOURCES, objects, strict=True):
-            _run(compiler, *FLAGS, "-c", str(source), "-o", made)
-        whole = Path(work, "attention.so")
+        made = Path(work, "made.o"), Path(work, "made.so")
+        _run(compiler, *FLAGS, "-c", str(source), "-o", str(made[0]))
         # Without -fopenmp here the names of the OpenMP runtime stay open, and torch's are taken.
-        _run(compiler, "-shared", *objects, "-o", str(whole))
-        whole.replace(kept)  # another process that compiles the same thing does no harm
+        _run(compiler, "-shared", str(made[0]), "-o", str(made[1]))
+        made[1].replace(kept)  # another process that compiles the same thing does no harm
     return kept
 
 
@@ -72,11 +69,10 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def _key(compiler: str) -> str:
-    """Changes with the sources, the flags, the compiler and what `native` means here."""
+def _key(compiler: str, source: Path) -> str:
+    """Changes with the source, the flags, the compiler and what `native` means here."""
     target = _run(compiler, *FLAGS, "-E", "-dM", "-x", "c++", os.devnull)
-    text = (source.read_text(encoding="utf-8") for source in SOURCES)
-    parts = (*text, *FLAGS, platform.machine(), target)
+    parts = (source.read_text(encoding="utf-8"), *FLAGS, platform.machine(), target)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

@@ -1,0 +1,1 @@
+"""What decoders do to rows between products, compiled for CPUs."""
