@@ -51,6 +51,7 @@ TESTED = {
     ("structured", "none"): "structured.test_structured:TestNoGrammars",
     ("structured", "xgrammar"): "structured.test_structured:TestXGrammar",
     ("executor", "torch"): "executor.test_executors:TestTorch",
+    ("executor", "cuda_graph"): "executor.test_executors:TestCudaGraph",
     ("executor", "fixed"): "executor.test_executors:TestFixed",
     ("workload", "chat"): "frontend.test_contracts:TestChat",
     ("workload", "prompts"): "frontend.test_contracts:TestPrompts",

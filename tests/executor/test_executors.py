@@ -16,6 +16,10 @@ class TestTorchWithDrafts(ExecutorContract):
     overrides = ("executor=torch", "model=tiny-gqa", "spec=ngram")
 
 
+class TestCudaGraph(ExecutorContract):
+    overrides = ("executor=cuda_graph", "model=tiny-gqa", "spec=ngram")
+
+
 class TestFixed(ExecutorContract):
     overrides = ("executor=fixed",)
 

@@ -88,7 +88,7 @@ def test_a_rank_reads_its_own_slices_and_nothing_else(kind, size, tmp_path, monk
             read.append(self.stored[part])
             return read[-1]
 
-    monkeypatch.setattr("interlock.core.weights.safe_open", Recorded)
+    monkeypatch.setattr("interlock.plugins.models.safetensors.safe_open", Recorded)
     description = describe_model(HuggingFaceDirectory(tmp_path), FAMILIES)
     expected = expected_bytes(load_file(tmp_path / "model.safetensors"), size)
     for rank in range(size):
