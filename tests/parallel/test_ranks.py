@@ -95,5 +95,6 @@ def test_a_rank_with_less_memory_decides_how_many_pages_all_have(model, monkeypa
     monkeypatch.setattr("interlock.core.rank.pool_sizes", of_this_rank)
     engine = build(model, with_threads(), parallel="threads4")
     assert engine.core.cache.pools[0].num_pages == 30
-    assert next(iter(engine.planes.of_layer[0].values())).shape[:3] == torch.Size([31, 4, 1])  # and the scratch page
+    plane = next(iter(engine.planes.of_layer[0].values()))
+    assert plane.shape[:3] == torch.Size([31, 4, 1])  # 30 pages and the scratch page
     engine.close()
