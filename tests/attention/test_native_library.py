@@ -1,6 +1,7 @@
 """The compiled kernel's library: other processors, several processes, and machines that fail."""
 
 import platform
+import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -57,6 +58,17 @@ def test_the_kernel_is_right_and_compiles_without_a_warning_where_vectors_are_sh
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         check_rows(NativeGqaAttention(), replace(HEADS, softcap=2.0, sinks=True), dtype, 16)
     assert len(list((home / ".cache" / "interlock").glob("short_rows-*"))) == 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its flags are of x86-64")
+def test_every_source_compiles_without_a_warning_where_vectors_are_short(tmp_path, monkeypatch):
+    strict = ("-march=x86-64", "-O1", "-Wall", "-Wextra", "-Werror")
+    monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, *strict))
+    compiler = next(c for name in library.COMPILERS if (c := shutil.which(name)))
+    plugins = SOURCE.parents[2]
+    for source in sorted(plugins.glob("*/native/*.cpp")):
+        library._compiled(compiler, source, tmp_path)
+    assert len(list(tmp_path.iterdir())) >= 3
 
 
 def test_a_compiler_that_fails_is_tried_once_and_quoted(home, monkeypatch):
