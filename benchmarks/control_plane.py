@@ -63,7 +63,8 @@ def vllm_step_us(python: Path, requests: int, context_tokens: int, steps: int) -
     """The same of vLLM's scheduler, and its version. SystemExit says what is missing."""
     if not python.is_file():
         raise SystemExit(f"--vllm-python {python}: no such file; give a Python that has vLLM")
-    command = [str(python), str(PEER), *map(str, (requests, context_tokens, steps))]
+    # -P: beside PEER lies kernels.py, whose name is that of a package which vLLM looks for
+    command = [str(python), "-P", str(PEER), *map(str, (requests, context_tokens, steps))]
     ran = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     if ran.returncode:
         last = (ran.stderr.strip() or "no message").splitlines()[-1]
