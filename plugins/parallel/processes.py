@@ -1,5 +1,6 @@
 """Starts the other ranks' processes on this machine."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -19,8 +20,10 @@ LOOK_S = 0.05
 """How often a starting rank is looked at."""
 LEAVE_S = 10.0
 """How long a rank may take to leave after the last plan."""
-LAST_WORDS = 2000
-"""Characters of a worker's standard error in a message."""
+LAST_WORDS = 60
+"""Lines of a worker's standard error in a message: a traceback and what was said before it."""
+LAST_BYTES = 1 << 16
+"""No more of it is read, however long its lines are."""
 
 
 class Worker(Watched):
@@ -78,8 +81,10 @@ class Worker(Watched):
 
     def last_words(self) -> str:
         """See Watched."""
-        self._words.seek(0)
-        return self._words.read().decode(errors="replace")[-LAST_WORDS:].strip()
+        size = self._words.seek(0, os.SEEK_END)
+        self._words.seek(max(0, size - LAST_BYTES))
+        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        return "\n".join(lines[-LAST_WORDS:])
 
     def end(self) -> None:
         """See Watched; waits until it is gone."""

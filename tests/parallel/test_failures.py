@@ -18,7 +18,7 @@ from interlock.core.errors import RankError
 from interlock.core.registry import build_registry, load_registry
 from interlock.core.testing.parallel_contract import children
 from interlock.core.testing.tiny import write_tiny_checkpoint
-from interlock.plugins.parallel.processes import Worker
+from interlock.plugins.parallel.processes import LAST_BYTES, LAST_WORDS, Worker
 from interlock.plugins.parallel.watch import FIRST, STOPPED_S
 
 SOON_S = 10.0
@@ -128,6 +128,18 @@ def test_a_rank_that_raises_is_named_with_its_last_words(model, faulty):
     assert "this rank has a bad day" in str(it.value)
     assert "Traceback" in str(it.value)
     assert not children()
+
+
+def test_the_last_words_of_a_rank_are_whole_lines_however_long_and_end_with_the_last():
+    worker = Worker(1)
+    for written in range(LAST_WORDS * 2):
+        worker._words.write(f"{written} {'path/' * 100}\n".encode())
+    said = worker.last_words().splitlines()
+    assert [int(line.split()[0]) for line in said] == [*range(LAST_WORDS, LAST_WORDS * 2)]
+    worker._words.write(b"x" * 2 * LAST_BYTES)
+    assert worker.last_words() == "x" * LAST_BYTES
+    worker.end()
+    worker.release()
 
 
 def test_a_rank_that_cannot_load_its_weights_stops_the_start(model, faulty):
