@@ -42,7 +42,7 @@ def _features(model: Decoder, ids_BT: Tensor, cache: list[tuple[Tensor, Tensor] 
     for number, layer in enumerate(model.layers):
         past = cache[number]
         attention = layer.self_attn
-        project = _project_heads if model.shape.attention == "gqa" else _project_latent
+        project = project_heads if model.shape.attention == "gqa" else project_latent
         q, k, v = project(attention, layer.input_layernorm(x), past[0].shape[2] if past else 0)
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
@@ -53,7 +53,7 @@ def _features(model: Decoder, ids_BT: Tensor, cache: list[tuple[Tensor, Tensor] 
     return model.norm(x)
 
 
-def _project_heads(
+def project_heads(
     attention: GroupedQueryAttention, x_BTE: Tensor, start: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v [B, H, T, D] of tokens at positions start, start + 1, ..."""
@@ -66,7 +66,7 @@ def _project_heads(
     return rotate_halves(q, cos, sin).to(v.dtype), rotate_halves(k, cos, sin).to(v.dtype), v
 
 
-def _project_latent(
+def project_latent(
     attention: LatentAttention, x_BTE: Tensor, start: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v [B, H, T, D] with the latent expanded to keys and values of every head."""

@@ -98,12 +98,12 @@ class EagleHead(nn.Module):
             x = self.fc(embeddings_BTE, features)
             q, k, v = self._project(x)
             seen.append((k, v))
-            attended = _attend_unrolled(q, seen).transpose(1, 2).flatten(2)
+            attended = attend_unrolled(q, seen).transpose(1, 2).flatten(2)
             layer = self.layers[0]
             x = x + layer.self_attn.o_proj(attended)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
             results.append(x)
-            features = _shift(x, 1, dim=1)
+            features = shift(x, 1, dim=1)
         return results
 
     def _project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,7 +120,7 @@ class EagleHead(nn.Module):
         return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
 
 
-def _shift(x: Tensor, rows: int, dim: int) -> Tensor:
+def shift(x: Tensor, rows: int, dim: int) -> Tensor:
     """`x` moved `rows` later along `dim`, zeros in front: row i becomes what row i - rows was."""
     if rows == 0:
         return x
@@ -128,7 +128,7 @@ def _shift(x: Tensor, rows: int, dim: int) -> Tensor:
     return torch.cat([torch.zeros_like(x.narrow(dim, 0, rows)), kept], dim=dim)
 
 
-def _attend_unrolled(q_BHTD: Tensor, seen: list[KeyValues]) -> Tensor:
+def attend_unrolled(q_BHTD: Tensor, seen: list[KeyValues]) -> Tensor:
     """Attention of the newest unrolled step k = len(seen) - 1, as in a real chain.
 
     Query i sees the committed rows j <= i - k of step 0 and, of every later step s, the one row
@@ -142,7 +142,7 @@ def _attend_unrolled(q_BHTD: Tensor, seen: list[KeyValues]) -> Tensor:
     scale = q_BHTD.shape[-1] ** -0.5
     hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1 - k)
     scores = (q_BHTD @ keys.transpose(2, 3)).float().masked_fill(hidden, -torch.inf)
-    own = [(_shift(key, k - s, 2), _shift(value, k - s, 2)) for s, (key, value) in _later(seen)]
+    own = [(shift(key, k - s, 2), shift(value, k - s, 2)) for s, (key, value) in _later(seen)]
     own_scores = torch.stack([(q_BHTD * key).sum(-1).float() for key, _ in own], dim=-1)
     weights = (torch.cat([scores, own_scores], dim=-1) * scale).softmax(-1).to(values.dtype)
     out = weights[..., :tokens] @ values
