@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from interlock.conf.hydra_edge import compose
@@ -11,6 +12,7 @@ from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import MakesText, RunsModel, SharesPages
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
+from interlock.core.draft_length import DraftLength
 from interlock.core.draft_rules import DraftRules
 from interlock.core.drafter import Drafter, TokenDrafter
 from interlock.core.engine import Engine
@@ -129,10 +131,11 @@ class _Builder(Rank):
             pages = self.pages(layout)
         cache = self._cache(layout, pages)
         executor: Executor = self.build("executor", replace(self.context, parts=parts))
+        length: DraftLength = self.build("spec/length")
         core = EngineCore(
             cache=cache,
             policies=self._policies(),
-            drafts=self._draft_rules(drafter),
+            drafts=self._draft_rules(drafter, length),
             intake=self._intake(structured),
             ledger=StepLedger(),
             seed_of=lambda index: request_seed(self.config.seed, index),
@@ -178,19 +181,22 @@ class _Builder(Rank):
             max_requests=self.config.scheduler.max_requests,
         )
 
-    def _draft_rules(self, drafter: Drafter | None) -> DraftRules:
+    def _draft_rules(self, drafter: Drafter | None, length: DraftLength) -> DraftRules:
         """From the drafter itself, or from its options where drafts are only simulated."""
         if drafter is None:
             options = self.resolution.chosen["spec"].config
             simulated = int(getattr(options, "num_drafts", 0))
-            return DraftRules(self.classes["executor"].__name__, num_drafts=simulated)
+            name = self.classes["executor"].__name__
+            return DraftRules(name, num_drafts=simulated, length=length)
+        ahead = [0, *(drafter.entries_ahead(n) for n in range(1, drafter.num_drafts + 1))]
         return DraftRules(
             name=type(drafter).__name__,
             num_drafts=drafter.num_drafts,
             lookback_tokens=drafter.lookback_tokens,
-            own_rows=bool(drafter.attention),
+            ahead=np.array(ahead) if drafter.attention else None,
             host=drafter if isinstance(drafter, TokenDrafter) else None,
             max_positions=drafter.max_positions,
+            length=length,
         )
 
     def _intake(self, structured: StructuredOutput) -> Intake:

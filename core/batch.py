@@ -6,7 +6,7 @@ this request against its committed context". R rows, T tokens, P pages in a tabl
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from interlock.core.request import RequestId, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from interlock.core.logit_edits import NodeEdits
 
 PageId = NewType("PageId", int)
@@ -29,11 +31,30 @@ class Draft:
     """Candidate tokens after the last committed token (the anchor).
 
     `parents[i]` is the candidate that token i follows, -1 for the anchor; None means a chain.
-    Parents come before children. An empty draft is allowed.
+    Parents come before children, and siblings are in the order in which they are tried. An empty
+    draft is allowed.
+
+    `laws` [nodes, vocab], on the device, has the law that each candidate was drawn from (after
+    what earlier siblings took out of it); None: candidates were chosen, not drawn. Nothing between
+    two steps reads it. `confidence[i]` estimates the chance that candidate i is accepted once its
+    parent is, from what was known before it was drawn; empty: the drafter gives no estimates.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] | None = None
+    laws: "Tensor | None" = field(default=None, compare=False, repr=False)
+    confidence: tuple[float, ...] = field(default=(), compare=False)
+
+    def first(self, count: int) -> "Draft":
+        """The first `count` candidates: any prefix is a draft, for parents precede children."""
+        if len(self.tokens) <= count:
+            return self
+        return Draft(
+            self.tokens[:count],
+            None if self.parents is None else self.parents[:count],
+            None if self.laws is None else self.laws[:count],
+            self.confidence[:count],
+        )
 
     def depths(self) -> tuple[int, ...]:
         """Distance of each candidate from the anchor, 1 for its children."""
@@ -110,7 +131,8 @@ class StepPlan:
     """What the executor is asked to run: a batch, and how the tokens of its rows are drawn.
 
     Columns have one entry a row: the request's parameters and seed, the tokens it may still emit
-    (this step included) and the candidates that a drafter may propose after this step. `params` is
+    (this step included), the candidates that a drafter may propose after this step, and the entry
+    after the last one that it may write for that. `params` is
     the same object as in the step before while the rows are the same.
 
     Mappings go by row and hold the rows that have something: `next_tokens` the known token after a
@@ -125,9 +147,22 @@ class StepPlan:
     seeds: Seeds
     tokens_left: Ints
     draft_limits: Ints
+    draft_ends: Ints
     next_tokens: Mapping[int, int] = field(default_factory=dict)
     edits: Mapping[int, "NodeEdits"] = field(default_factory=dict)
     scored: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class StepTimes(NamedTuple):
+    """Seconds of a step: the target's pass with verification, the drafter's pass over committed
+    rows, and its passes for new candidates."""
+
+    target_s: float = 0.0
+    catch_up_s: float = 0.0
+    draft_s: float = 0.0
+
+
+NO_TIMES = StepTimes()
 
 
 @dataclass(slots=True)
@@ -141,7 +176,9 @@ class StepResult:
     candidates by index into the draft (ancestors first), `drafts` proposes the next step's
     candidates, `errors` fails this request alone, `logprobs` has one entry a token, and
     `prompt_logprobs` one for each token of `StepPlan.scored`.
-    `duration_s` is set by executors that run on a virtual clock.
+    `duration_s` is set by executors that run on a virtual clock, `times` says where the time of
+    the step went, as far as the executor knows. `draws` has, for rows with a draft and where the
+    drafter wants it, the token that the target draws after the anchor and after each candidate.
     `padding` counts the tokens that ran beside the batch's own to fill up a fixed shape.
     """
 
@@ -154,6 +191,8 @@ class StepResult:
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     duration_s: float | None = None
+    times: StepTimes = NO_TIMES
+    draws: dict[int, tuple[int, ...]] = field(default_factory=dict)
     padding: int = 0
 
     @classmethod

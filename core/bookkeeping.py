@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from interlock.core.batch import Ints
+from interlock.core.batch import Ints, StepResult
+from interlock.core.draft_length import DraftRound, StepOutcome
 from interlock.core.kv_cache import Flags
 from interlock.core.ledger import StepLedger
 from interlock.core.request import RequestRecord, TokenLogprobs
@@ -49,3 +50,21 @@ def book_drafts(rows: PlannedRows, counted: Flags, accepted: Ints, ledger: StepL
             record.draft_rounds += 1
             record.drafted_tokens += drafted
             record.accepted_tokens += kept
+
+
+def outcome(
+    rows: PlannedRows, result: StepResult, verified: Sequence[int], accepted: Ints
+) -> StepOutcome:
+    """What a length policy learns from a step whose rows `verified` had a draft that counts."""
+    proposed = [len(draft.tokens) for draft in result.drafts.values()]
+    params = rows.roster.params
+    return StepOutcome(
+        decodes=int(np.count_nonzero(rows.samples)),
+        prompt_tokens=int(rows.tokens[rows.tokens > 1].sum()),
+        rounds=[
+            DraftRound(rows.drafts[r], int(accepted[r]), params[r].temperature) for r in verified
+        ],
+        drafting=len(proposed),
+        proposed=max(proposed, default=0),
+        times=result.times,
+    )

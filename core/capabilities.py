@@ -40,6 +40,31 @@ class ServesTrees(Capability):
 
 
 @dataclass(frozen=True)
+class DraftsChains(Capability):
+    """Candidates are never siblings: each follows the one before."""
+
+
+@dataclass(frozen=True)
+class SamplesDrafts(Capability):
+    """Every candidate is drawn from a law that comes with it."""
+
+
+@dataclass(frozen=True)
+class RatesDrafts(Capability):
+    """Candidates come with an estimate of their acceptance, made before they were drawn."""
+
+
+@dataclass(frozen=True)
+class AcceptsAnyDraft(Capability):
+    """What is emitted follows the target's law however candidates were chosen."""
+
+
+@dataclass(frozen=True)
+class Lossy(Capability):
+    """What is emitted follows another law than the target's."""
+
+
+@dataclass(frozen=True)
 class CapturesGraphs(Capability):
     """On CUDA, attention of a decode or verification step can be captured and replayed."""
 

@@ -7,7 +7,10 @@ from interlock.core.errors import InterlockError
 
 
 class Clock(ABC):
-    """Seconds since the run began. Only drivers read clocks; components get values."""
+    """Seconds since the run began. Only drivers read clocks; components get values.
+
+    An executor measures where the time of a step went.
+    """
 
     @abstractmethod
     def now(self) -> float:

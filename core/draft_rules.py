@@ -1,26 +1,39 @@
-"""What planning needs to know of the drafter, by ability rather than by name."""
+"""What planning needs to know of speculation: the drafter's abilities, and who decides lengths."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from interlock.core.batch import Draft, Ints
+from interlock.core.draft_length import DraftLength, StepLoad
 from interlock.core.drafter import TokenDrafter
+from interlock.core.errors import ContractError
+
+
+class AllThatFit(DraftLength):
+    """As many candidates as the drafter makes."""
+
+    def propose(self, num_drafts: int, decodes: int) -> int:
+        """See DraftLength."""
+        return num_drafts
 
 
 @dataclass(frozen=True)
 class DraftRules:
-    """A drafter's abilities and limits."""
+    """A drafter's abilities and limits. Names in errors are those of classes."""
 
     name: str = "no drafter"
     """Class of the drafter, or of what simulates it."""
     num_drafts: int = 0
     lookback_tokens: int = 0
-    own_rows: bool = False
-    """The drafter writes cache rows ahead of the committed ones."""
+    ahead: Ints | None = None
+    """By number of candidates: the entries that the drafter writes after the last committed one;
+    None: it writes none."""
     host: TokenDrafter | None = None
     """A drafter that proposes from token ids when a step is planned."""
     max_positions: int | None = None
+    length: DraftLength = field(default_factory=AllThatFit)
 
     def limits(self, lengths: Ints, tokens_left: Ints) -> Ints:
         """Candidates worth verifying after `lengths` tokens when `tokens_left` may follow."""
@@ -29,10 +42,25 @@ class DraftRules:
             limits = np.minimum(limits, self.max_positions - lengths)
         return np.maximum(limits, 0)
 
+    def wanted(self, decodes: int) -> int:
+        """Candidates that each request should get, by the length policy."""
+        wanted = self.length.propose(self.num_drafts, decodes)
+        if not isinstance(wanted, int | np.integer) or not 0 <= wanted <= self.num_drafts:
+            raise self._broken(f"propose gave {wanted!r}, no number from 0 to {self.num_drafts}")
+        return int(wanted)
 
-def shorten(draft: Draft, limit: int) -> Draft:
-    """The first `limit` candidates; parents precede children, so any prefix is a draft."""
-    if len(draft.tokens) <= limit:
-        return draft
-    parents = None if draft.parents is None else draft.parents[:limit]
-    return Draft(draft.tokens[:limit], parents)
+    def cut(self, drafts: Sequence[Draft], load: StepLoad) -> list[Draft]:
+        """As much of each draft as the length policy verifies and the step has room for."""
+        lengths, room = list(self.length.verify(drafts, load)), load.room
+        if len(lengths) != len(drafts):
+            raise self._broken(f"verify gave {len(lengths)} lengths for {len(drafts)} drafts")
+        kept = []
+        for draft, length in zip(drafts, lengths, strict=True):
+            if not isinstance(length, int | np.integer) or not 0 <= length <= len(draft.tokens):
+                raise self._broken(f"verify gave {length!r} of {len(draft.tokens)} candidates")
+            kept.append(draft.first(min(int(length), room)))
+            room -= len(kept[-1].tokens)
+        return kept
+
+    def _broken(self, what: str) -> ContractError:
+        return ContractError(f"{type(self.length).__name__}.{what}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from interlock.core.batch import NO_DRAFT, Ints, StepPlan, StepResult
-from interlock.core.bookkeeping import book_drafts, book_prompt, book_rows
+from interlock.core.bookkeeping import book_drafts, book_prompt, book_rows, outcome
 from interlock.core.draft_rules import DraftRules
 from interlock.core.errors import RequestError
 from interlock.core.growth import emitted, end_text, finish_reason, give_out
@@ -214,6 +214,8 @@ class EngineCore:
         for r, path in result.kept_paths.items():
             accepted[r] = min(len(path), counts[r])
         book_drafts(rows, counted & passes, accepted, self.ledger)
+        if self.drafts.num_drafts:
+            self._learn(rows, result, counted & passes, accepted)
         self._advance(rows, result, counted, counts, accepted)
         self._index(rows, counted, now_s)
         self._release()
@@ -223,6 +225,16 @@ class EngineCore:
             if reason is not None:
                 self._end(live, Status.FINISHED, reason, now_s)
         self._trim(rows)
+
+    def _learn(self, rows: PlannedRows, result: StepResult, counted: Flags, accepted: Ints) -> None:
+        """Tell the drafter and the length policy what became of the drafts that count."""
+        lives, host = rows.roster.lives, self.drafts.host
+        verified = [r for r in rows.drafts if counted[r]]
+        if host is not None:
+            for r in verified:
+                if r in result.draws:
+                    host.verified(lives[r].id, rows.drafts[r], result.draws[r])
+        self.drafts.length.observe(outcome(rows, result, verified, accepted))
 
     def _drop_lost(
         self, rows: PlannedRows, counted: Flags, result: StepResult, now_s: float
@@ -238,8 +250,7 @@ class EngineCore:
             if counted[r] and r not in result.errors:
                 book_prompt(lives[r].record, int(rows.starts[r]), found)
         for r in np.flatnonzero(~counted).tolist():
-            self.queues.leave(lives[r], now_s)
-            del self._live[lives[r].id]
+            self._leave(lives[r], now_s)
         for r, error in result.errors.items():
             if not counted[r]:
                 continue
@@ -298,8 +309,15 @@ class EngineCore:
         if live.holding is not None and live.in_flight:
             live.running.ended[live.holding.slot] = True
         else:
-            self.queues.leave(live, now_s)
-            del self._live[live.id]
+            self._leave(live, now_s)
+
+    def _leave(self, live: Live, now_s: float) -> None:
+        self.queues.leave(live, now_s)
+        del self._live[live.id]
+        if self.drafts.host is not None:
+            sequence = live.sequence
+            tokens = sequence.slice(0, sequence.length)
+            self.drafts.host.ended(live.id, tokens, sequence.num_prompt)
 
     def _release(self) -> None:
         """Queue the samples that waited for a prompt which is computed, or will never be."""

@@ -1,10 +1,12 @@
 """The executor seam: runs a planned step, for real or in virtual time."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.batch import StepPlan, StepResult
+from interlock.core.clock import WallClock
 from interlock.core.parallel import ALONE, Ranks
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ class ModelParts:
     """Entries of a request, at most."""
     num_drafts: int = 0
     """Candidates of a row, at most."""
+    clock_s: Callable[[], float] = WallClock().now
+    """Seconds, for `StepResult.times`: the one clock that an executor reads."""
+    wants_draws: bool = False
+    """Rows with a draft are to tell what the target draws at each of its candidates."""
     ranks: Ranks = ALONE
     """Those that share the model; all run the same plans."""
 

@@ -74,6 +74,7 @@ class KVCache:
         self.generation = 0
         """Changes whenever a page may have left the index: matches made before are void."""
         columns = -(-max_tokens // page_size)
+        self.max_entries = columns * page_size
         self.tables = tuple(
             np.zeros((max_requests, columns), dtype=np.int32) for _ in layout.lifetimes
         )

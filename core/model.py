@@ -126,13 +126,40 @@ Attend = Callable[[int, AttentionSpec, AttentionInput], "Tensor"]
 """(layer, spec, inputs) -> [T, H, V]: writes the new rows into the cache and attends."""
 
 
+class Taps:
+    """Keeps the outputs of some layers during a decoder's pass."""
+
+    def __init__(self, layers: tuple[int, ...] = ()) -> None:
+        self._layers = layers
+        self._kept: dict[int, Tensor] = {}
+
+    def offer(self, layer: int, x_TE: "Tensor") -> None:
+        """A layer's output, kept if it was asked for."""
+        if layer in self._layers:
+            self._kept[layer] = x_TE
+
+    def outputs(self) -> "tuple[Tensor, ...]":
+        """What was asked for, in that order."""
+        return tuple(self._kept[layer] for layer in self._layers)
+
+
 class Decoder(Protocol):
     """A causal decoder that leaves attention and its cache to the caller."""
 
     description: ModelDescription
 
-    def forward(self, tokens_T: "Tensor", positions_T: "Tensor", attend: Attend) -> "Tensor":
-        """Final-norm features [T, E], calling `attend` once per layer in layer order."""
+    def forward(
+        self,
+        tokens_T: "Tensor",
+        positions_T: "Tensor",
+        attend: Attend,
+        taps: "Taps | None" = None,
+    ) -> "Tensor":
+        """Final-norm features [T, E], calling `attend` once per layer in layer order.
+
+        Each layer (0 is the first) offers to `taps` what it leaves in the residual stream [T, E],
+        the last one too, before the final norm.
+        """
         ...
 
     def logits(self, features_TE: "Tensor") -> "Tensor":

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from interlock.core.batch import Draft, Ints
-from interlock.core.draft_rules import DraftRules, shorten
+from interlock.core.draft_length import StepLoad
+from interlock.core.draft_rules import DraftRules
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live
@@ -99,30 +100,30 @@ class Planner:
 
     def _propose(self, slots: Ints, budget: int, prompts_wait: bool) -> dict[RequestId, Draft]:
         """Drafts for the decoding requests, within the budget left by one token each."""
-        drafts: dict[RequestId, Draft] = {}
-        if self._drafts.num_drafts == 0:
-            return drafts
-        running, room = self.queues.columns, budget - len(slots)
+        rules, running, room = self._drafts, self.queues.columns, budget - len(slots)
+        if rules.num_drafts == 0 or not len(slots):
+            return {}
         if prompts_wait:
             room //= 2  # they get at least half of what drafts could take
         lengths = running.length[slots]
-        limits = self._drafts.limits(lengths, running.most[slots] - lengths).tolist()
-        for slot, most in zip(slots.tolist(), limits, strict=True):
-            live, limit = running.at(slot), min(most, room)
+        limits = rules.limits(lengths, running.most[slots] - lengths).tolist()
+        most = min(room, rules.wanted(len(slots)) if rules.host else rules.num_drafts)
+        found: dict[RequestId, Draft] = {}
+        for slot, limit in zip(slots.tolist(), limits, strict=True):
+            live, limit = running.at(slot), min(limit, most)
             if limit <= 0 or live.draftless:
                 continue
             draft = live.draft
-            if self._drafts.host is not None:
+            if rules.host is not None:
                 tokens = live.sequence.slice(0, live.sequence.length)
-                draft = self._drafts.host.propose(tokens, limit)
+                draft = rules.host.propose(live.id, tokens, limit)
             if not isinstance(draft, Draft):
-                found = type(draft).__name__
-                raise ContractError(f"{self._drafts.name} proposed a {found}, not a Draft")
-            draft = shorten(draft, limit)
+                kind = type(draft).__name__
+                raise ContractError(f"{rules.name} proposed a {kind}, not a Draft")
             if draft.tokens:
-                drafts[live.id] = draft
-                room -= len(draft.tokens)
-        return drafts
+                found[live.id] = draft.first(limit)
+        cut = rules.cut([*found.values()], StepLoad(len(slots), prompts_wait, room))
+        return {id: draft for id, draft in zip(found, cut, strict=True) if draft.tokens}
 
     def _check(
         self, division: Division, decodes: Decodes, prefills: Mapping[RequestId, Live], budget: int

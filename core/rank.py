@@ -117,7 +117,8 @@ class Rank:
         parts = ModelParts(
             decoder, backend, planes, verifier, own, drafting, self.device, adapters,
             self.config.scheduler.max_requests, self.max_len,
-            drafter.num_drafts if drafter else 0, ranks,
+            drafter.num_drafts if drafter else 0, ranks=ranks,
+            wants_draws=getattr(drafter, "wants_draws", False),
         )  # fmt: skip
         return parts, pages
 
@@ -195,16 +196,20 @@ def follow(ranks: Ranks, registry: Registry) -> None:
 
 
 def _to_follow(plan: StepPlan) -> StepPlan:
-    """The plan with no more of the page tables than its rows use, and nothing about sampling."""
+    """The plan with no more of the page tables than its rows use.
+
+    Of sampling there is what drafters draw by, if anything is to be drafted.
+    """
     batch = plan.batch
     ends = batch.starts + np.diff(batch.row_offsets)
-    reach = int((ends + plan.draft_limits).max())
+    reach = int(np.maximum(ends, plan.draft_ends).max())
     pages = max(1, -(-reach // batch.page_size))
     tables = tuple(table[batch.slots, :pages] for table in batch.tables)
     slots = np.arange(batch.num_rows)
+    drafts = {r: replace(draft, laws=None) for r, draft in batch.drafts.items()}
     return replace(
         plan,
-        batch=replace(batch, tables=tables, slots=slots),
-        params=(SamplingParams(),) * batch.num_rows,
+        batch=replace(batch, tables=tables, slots=slots, drafts=drafts),
+        params=plan.params if plan.draft_limits.any() else (SamplingParams(),) * batch.num_rows,
         edits={},
     )

@@ -92,6 +92,11 @@ SEAMS: dict[str, Seam] = {
             "which draft tokens the target accepts",
         ),
         Seam(
+            "spec/length",
+            "interlock.core.draft_length:DraftLength",
+            "how many draft tokens are proposed and verified",
+        ),
+        Seam(
             "parallel",
             "interlock.core.parallel:ParallelStrategy",
             "how the model is split over devices",

@@ -68,6 +68,7 @@ def make_plan(
         seeds=roster.seeds,
         tokens_left=running.most[slots] - running.length[slots],
         draft_limits=rows.draft_limits,
+        draft_ends=rows.draft_ends,
         next_tokens={
             r: int(lives[r].sequence.slice(ends[r], ends[r] + 1)[0])
             for r in np.flatnonzero(~samples).tolist()
@@ -87,9 +88,15 @@ def _scored(live: Live, start: int, end: int) -> tuple[int, ...]:
 
 
 def check_draft(draft: Draft, vocab_size: int, drafter: str) -> None:
-    """Raise ContractError, naming the drafter, unless this is a chain or tree of tokens."""
+    """Raise ContractError, naming the drafter, unless this is a chain or tree of tokens.
+
+    Laws and estimates, where there are some, must be one a candidate.
+    """
     parents = draft.parents
     sound = all(isinstance(t, int | np.integer) and 0 <= t < vocab_size for t in draft.tokens)
+    laws, rated = draft.laws, len(draft.confidence)
+    sound = sound and (laws is None or tuple(laws.shape) == (len(draft.tokens), vocab_size))
+    sound = sound and rated in (0, len(draft.tokens))
     if parents is not None:
         sound = sound and len(parents) == len(draft.tokens)
         sound = sound and all(-1 <= parent < node for node, parent in enumerate(parents))

@@ -25,7 +25,8 @@ class PlannedRows:
 
     Row r computes tokens[r] pending tokens of roster.lives[r] from entry starts[r] on, then its
     draft, if `drafts` has one for it. `samples` are the rows that reach their request's newest
-    token, so that the next one is drawn; draft_limits[r] candidates may be proposed after it.
+    token, so that the next one is drawn; draft_limits[r] candidates may be proposed after it, for
+    which there are pages up to entry draft_ends[r].
     """
 
     roster: Roster
@@ -36,6 +37,7 @@ class PlannedRows:
     drafted: Ints
     """Candidates of each row's draft."""
     draft_limits: Ints
+    draft_ends: Ints
     copies: tuple[PageCopy, ...]
 
 
@@ -159,6 +161,7 @@ class StepRows:
         if self._drafts:
             drafts = {r: self._drafts[id] for r, id in enumerate(roster.ids) if id in self._drafts}
         drafted = self._drafted(slots)
+        limits, draft_ends = self._lookahead(slots, starts + tokens + drafted, samples)
         return PlannedRows(
             roster=roster,
             starts=starts,
@@ -166,7 +169,8 @@ class StepRows:
             samples=samples,
             drafts=drafts,
             drafted=drafted,
-            draft_limits=self._lookahead(slots, starts + tokens + drafted, samples),
+            draft_limits=limits,
+            draft_ends=draft_ends,
             copies=tuple(copy for chunk in chunks for copy in chunk.copies),
         )
 
@@ -176,17 +180,23 @@ class StepRows:
         drafts = [self._drafts.get(RequestId(id), NO_DRAFT) for id in self._running.ids[slots]]
         return np.array([len(draft.tokens) for draft in drafts], dtype=np.int64)
 
-    def _lookahead(self, slots: Ints, ends: Ints, samples: Flags) -> Ints:
-        """How many candidates to propose after this step, with pages for their draft rows."""
-        running, rules = self._running, self._rules
+    def _lookahead(self, slots: Ints, ends: Ints, samples: Flags) -> tuple[Ints, Ints]:
+        """How many candidates to propose after this step, and where their draft rows would end.
+
+        There are pages for those; a request that cannot get them gets no candidates.
+        """
+        running, rules, cache = self._running, self._rules, self._cache
         if rules.num_drafts == 0 or rules.host is not None:
-            return np.zeros(len(slots), np.int64)
+            return np.zeros(len(slots), np.int64), ends
         length, most = running.length[slots], running.most[slots]
         limits = rules.limits(length, most - length - 1) * samples
-        if rules.own_rows:
-            entries = np.minimum(ends + limits - 1, most - 1)
-            for r in np.flatnonzero(self._cache.short(slots, entries) & (limits > 0)).tolist():
-                kept = kept_from(running.at(slots[r]), self._cache)
-                if not self._cache.grow(running.holding(slots[r]), kept, int(entries[r])):
+        limits = np.minimum(limits, rules.wanted(int(np.count_nonzero(samples))))
+        if rules.ahead is not None:
+            until = ends + rules.ahead[limits]
+            limits[until > cache.max_entries] = 0
+            for r in np.flatnonzero(cache.short(slots, until) & (limits > 0)).tolist():
+                kept = kept_from(running.at(slots[r]), cache)
+                if not cache.grow(running.holding(slots[r]), kept, int(until[r])):
                     limits[r] = 0
-        return limits
+            ends = np.where(limits > 0, until, ends)
+        return limits, ends

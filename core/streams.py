@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64] | NDArray[np.int64]
+Uniforms = NDArray[np.float64]
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -77,7 +78,7 @@ def uniforms(
     positions: Sequence[int] | Words,
     purpose: Purpose,
     sample: int = 0,
-) -> NDArray[np.float64]:
+) -> Uniforms:
     """`uniform` of each (seed, position) pair, bit for bit the same numbers."""
     seed_N = np.asarray(seeds, dtype=np.uint64)
     position_N = np.asarray(positions, dtype=np.uint64)
@@ -98,5 +99,5 @@ def uniforms(
         np.bitwise_and(product_2N, word, out=low_2N)
         odd_2N = low_2N[::-1]
     bits_N = (even_2N[0] << np.uint64(21)) | (odd_2N[0] >> np.uint64(11))
-    numbers_N: NDArray[np.float64] = bits_N.astype(np.float64) * 2.0**-53
+    numbers_N: Uniforms = bits_N.astype(np.float64) * 2.0**-53
     return numbers_N

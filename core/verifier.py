@@ -9,6 +9,8 @@ from interlock.core.batch import Draft
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from interlock.core.streams import Purpose, Uniforms
+
 
 class TargetRows(ABC):
     """The target's law at every node of a step: row i of the logits rows, requests in order.
@@ -30,6 +32,14 @@ class TargetRows(ABC):
         """One token per node, drawn with the noise of the node's position. O(rows)."""
 
     @abstractmethod
+    def uniforms(self, purpose: "Purpose", sample: int = 0) -> "Uniforms":
+        """One number in [0, 1) a node, of the stream of this purpose at the node's position.
+
+        Nodes of equal depth share it: of several on one path there is only one. `sample` numbers
+        further draws there (the siblings that are tried, one after the other).
+        """
+
+    @abstractmethod
     def laws(self) -> "Tensor":
         """[rows, vocab] probabilities in fp32 or wider; greedy rows are one-hot."""
 
@@ -42,7 +52,10 @@ class Verdict(NamedTuple):
 
 
 class Verifier(ABC):
-    """Applies an accept rule to each request's draft."""
+    """Applies an accept rule to each request's draft.
+
+    A request without candidates gets what plain decoding draws: the token of `TargetRows.sample`.
+    """
 
     @abstractmethod
     def accept(self, drafts: Sequence[Draft], rows: TargetRows) -> list[Verdict]:

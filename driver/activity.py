@@ -37,6 +37,7 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
         "scheduler/victim": {"preemptions": queues.preemptions},
         "spec": {"draft_rounds": ledger.draft_rounds, "drafted_tokens": ledger.drafted},
         "spec/verifier": {"draft_rounds": ledger.draft_rounds},
+        "spec/length": {"draft_rounds": ledger.draft_rounds},
         "parallel": {"steps": ledger.steps},
         "executor": {"steps": ledger.steps, **engine.executor.facts()},
         "structured": {"requests": len(guided)},
@@ -56,7 +57,7 @@ def inert(engine: Engine, entries: Entries = ()) -> list[str]:
     if not engine.core.cache.index.retains:
         idle -= {"cache/index", "cache/eviction"}
     if engine.core.drafts.num_drafts == 0:
-        idle -= {"spec", "spec/verifier"}
+        idle -= {"spec", "spec/verifier", "spec/length"}
     if FollowsGrammars() not in engine.resolution.capabilities:
         idle -= {"structured"}
     return sorted(idle)

@@ -13,8 +13,9 @@ def load():
     return module
 
 
-LIMIT = 5000 + 60
-"""Sixty are for the build of compiled CPU code, which two plugin groups share."""
+LIMIT = 5000 + 60 + 170
+"""Sixty are for the build of compiled CPU code, which two plugin groups share; the rest is what
+drafts with laws, estimates, tapped layers and lengths of their own take."""
 
 
 def test_the_core_without_its_conformance_kit_stays_small():

@@ -11,6 +11,7 @@ from interlock.core.batch import Draft, Ints
 from interlock.core.component import BuildContext, Component
 from interlock.core.drafter import TokenDrafter
 from interlock.core.options import option
+from interlock.core.request import RequestId
 
 
 @dataclass
@@ -47,7 +48,7 @@ class ReplayDrafter(TokenDrafter):
         self._known = known
         self._vocab_size = vocab_size
 
-    def propose(self, tokens: Ints, limit: int) -> Draft:
+    def propose(self, request: RequestId, tokens: Ints, limit: int) -> Draft:
         """See TokenDrafter."""
         limit = min(limit, self.num_drafts)
         right = self._known.after(tokens.tolist(), limit)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.core.batch import NO_DRAFT, Draft
-from interlock.core.streams import Purpose, uniforms
+from interlock.core.streams import Purpose, Uniforms, uniforms
 from interlock.core.testing.chi_square import assert_follows
 from interlock.core.verifier import TargetRows, Verdict, Verifier
 
@@ -82,6 +82,10 @@ class ListRows(TargetRows):
             min(sum(edge <= number for edge in accumulate(law)), len(law) - 1)
             for law, number in drawn
         ]
+
+    def uniforms(self, purpose: Purpose, sample: int = 0) -> Uniforms:
+        """The numbers of the seeds and positions."""
+        return uniforms(self._seeds, self._positions, purpose, sample)
 
     def laws(self) -> torch.Tensor:
         """As given, in fp64."""

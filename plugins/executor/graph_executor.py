@@ -20,7 +20,7 @@ from interlock.plugins.executor import GraphConfig
 from interlock.plugins.executor.batches import tree_masks
 from interlock.plugins.executor.buckets import Bucket, Buckets, Padded, empty, padded, row_counts
 from interlock.plugins.executor.recorded import CudaGraphs, EagerReplay, Recorded
-from interlock.plugins.executor.torch_executor import TorchExecutor
+from interlock.plugins.executor.torch_executor import Passed, TorchExecutor
 
 
 class GraphExecutor(TorchExecutor):
@@ -75,25 +75,31 @@ class GraphExecutor(TorchExecutor):
             "eager_steps": dict(self._eager),
         }
 
-    def _target(self, batch: Batch) -> tuple[Tensor, int]:
+    def _target(self, batch: Batch) -> Passed:
         """See TorchExecutor."""
         bucket = self._buckets.fit(batch)
         if isinstance(bucket, str):
             self._eager[bucket] += 1
             return super()._target(batch)
         self._replayed[str(bucket)] += 1
-        return self._run(batch, bucket)[: batch.num_tokens], bucket.tokens - batch.num_tokens
+        features_TE, *taps = (x_TE[: batch.num_tokens] for x_TE in self._run(batch, bucket))
+        return Passed(features_TE, tuple(taps), bucket.tokens - batch.num_tokens)
 
-    def _run(self, batch: Batch, bucket: Bucket) -> Tensor:
-        """Features of every token of the padded step [T, E], until the next one runs."""
+    def _run(self, batch: Batch, bucket: Bucket) -> tuple[Tensor, ...]:
+        """Features of every token of the padded step [T, E], then what the drafter taps.
+
+        They stand until the next step runs.
+        """
         filled = padded(batch, bucket, self._planes.scratch)
         tokens_T = torch.from_numpy(filled.tokens_T).to(self._device)
         view = self._view(batch, filled)
         plan = self._backend.plan(view)
         attend = make_attend(self._backend, plan, self._planes)
 
-        def run() -> Tensor:
-            return self._decoder.forward(tokens_T, view.positions_T, attend)
+        def run() -> tuple[Tensor, ...]:
+            taps = self._taps()
+            features_TE = self._decoder.forward(tokens_T, view.positions_T, attend, taps)
+            return features_TE, *taps.outputs()
 
         if not self._backend.capturable:
             return run()

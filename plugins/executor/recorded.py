@@ -14,23 +14,24 @@ from interlock.core.errors import ConfigError
 WARM_UPS = 2
 """Passes before a capture: they compile kernels and make the workspaces of libraries."""
 
-Run = Callable[[], Tensor]
+Run = Callable[[], tuple[Tensor, ...]]
 
 logger = logging.getLogger("interlock")
 
 
 class Recorded:
-    """`run` reads what differs from step to step from `tensors` alone, and gives features [T, E].
+    """`run` reads what differs from step to step from `tensors` alone.
 
-    The features of a replay are overwritten by the next replay, also of another recording.
+    It gives features [T, E], and more. What comes out of a replay is overwritten by the next
+    replay, also of another recording.
     """
 
     def __init__(self, run: Run, tensors: Sequence[Tensor], replay: Run | None = None) -> None:
         self._tensors = tuple(tensors)
         self._replay = replay or run
 
-    def replay(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The features of a step with these inputs, of the same shapes as those recorded."""
+    def replay(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What `run` gives for a step with these inputs, of the same shapes as those recorded."""
         for static, fresh in zip(self._tensors, tensors, strict=True):
             if static is not fresh:
                 static.copy_(fresh)
@@ -58,15 +59,15 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool):
-                features_TE = run()
+                outputs = run()
         except RuntimeError as error:
             raise ConfigError(
                 f"executor=cuda_graph cannot capture a pass of {name}: {error}; set executor=torch"
             ) from error
 
-        def replay() -> Tensor:
+        def replay() -> tuple[Tensor, ...]:
             graph.replay()
-            return features_TE
+            return outputs
 
         return Recorded(run, tensors, replay)
 

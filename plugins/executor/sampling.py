@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interlock.core.logit_edits import NodeEdits
 from interlock.core.request import SamplingParams, TokenLogprobs
-from interlock.core.streams import Purpose, Words, uniforms
+from interlock.core.streams import Purpose, Uniforms, Words, uniforms
 from interlock.core.verifier import TargetRows
 from interlock.plugins.executor.edited_logits import edited_rows
 
@@ -37,7 +37,8 @@ class SampledRows(TargetRows):
     cumulative probability exceeds it. Arithmetic is in fp32, or the logits' dtype if that is
     wider; sums run in fp64. A bad row (see `bad_rows`) gives token 0 and disturbs no other row.
     Nothing is computed before it is asked for; the logits must not change meanwhile.
-    edits[i] change the logits of the rows from i on (core/logit_edits.py).
+    edits[i] change the logits of the rows from i on (core/logit_edits.py). `purpose` is the stream
+    that `sample` reads.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SampledRows(TargetRows):
         seeds: Sequence[int] | Words,
         positions: Sequence[int] | Words,
         edits: Mapping[int, NodeEdits] | None = None,
+        purpose: Purpose = Purpose.TARGET,
     ) -> None:
         assert len(params) == len(seeds) == len(positions) == len(logits_NV)
         self._logits_NV = logits_NV
@@ -54,6 +56,7 @@ class SampledRows(TargetRows):
         self._seeds = seeds
         self._positions = positions
         self._edits = edits or {}
+        self._purpose = purpose
         self._drawn_rows = [row for row, p in enumerate(params) if p.temperature > 0]
 
     def bad_rows(self) -> dict[int, str]:
@@ -70,6 +73,10 @@ class SampledRows(TargetRows):
         for row in self._faults:
             tokens[row] = 0
         return tokens
+
+    def uniforms(self, purpose: Purpose, sample: int = 0) -> Uniforms:
+        """See TargetRows."""
+        return uniforms(self._seeds, self._positions, purpose, sample)
 
     def laws(self) -> Tensor:
         """See TargetRows: [N, V] in fp32 or the logits' wider dtype. A bad row is one-hot at 0."""
@@ -166,7 +173,7 @@ class SampledRows(TargetRows):
         numbers_N = uniforms(
             [self._seeds[row] for row in self._drawn_rows],
             [self._positions[row] for row in self._drawn_rows],
-            Purpose.TARGET,
+            self._purpose,
         )
         wanted_N1 = torch.from_numpy(numbers_N).to(cumulated_NV.device)[:, None] * total_N1
         tokens_N1 = torch.searchsorted(cumulated_NV, wanted_N1, right=True)

@@ -3,7 +3,6 @@
 Legend: T tokens of the step, N logits rows, E hidden size.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,17 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interlock.core.attention import AttentionBackend
-from interlock.core.batch import Batch, Ints, StepPlan, StepResult
+from interlock.core.batch import Batch, Ints, StepPlan, StepResult, StepTimes
 from interlock.core.component import BuildContext
-from interlock.core.drafter import DraftContext, DraftRows
 from interlock.core.executor import Executor, ModelParts
-from interlock.core.model import Attend, Decoder
-from interlock.core.planes import Planes, make_attend, make_attention_batch
+from interlock.core.model import Taps
+from interlock.core.planes import make_attend
 from interlock.core.request import TokenLogprobs
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
 from interlock.plugins.executor.batches import attention_batch
+from interlock.plugins.executor.drafting import StepContext, committed_rows
 from interlock.plugins.executor.moves import copy_page, move_entries
 from interlock.plugins.executor.sampling import SampledRows
 
@@ -38,33 +36,43 @@ class TorchExecutor(Executor):
         self._planes = parts.planes
         self._verifier = parts.verifier
         self.drafter = parts.drafter
-        self._draft_backend = parts.draft_attention
         self._device = parts.device
         self._adapters = parts.adapters
         self._ranks = parts.ranks
+        self._wants_draws = parts.wants_draws
+        self._parts = parts
+        self._clock_s = parts.clock_s
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """See Executor."""
-        batch = plan.batch
+        batch, begin_s = plan.batch, self._clock_s()
         for copy in batch.copies:
             copy_page(self._planes, copy.table, copy.source, copy.target)
-        features_TE, padding = self._target(batch)
-        result = self._verify(plan, features_TE)
-        result.padding = padding
-        self._score_prompts(plan, features_TE, result)
+        passed = self._target(batch)
+        result = self._verify(plan, passed.features_TE)
+        result.padding = passed.padding
+        self._score_prompts(plan, passed.features_TE, result)
         self._compact_trees(batch, result)
+        target_s, catch_up_s = self._clock_s() - begin_s, 0.0
         if self.drafter is not None:
-            self._draft(plan, features_TE, result)
+            catch_up_s = self._draft(plan, passed, result)
+        draft_s = self._clock_s() - begin_s - target_s - catch_up_s
+        result.times = StepTimes(target_s, catch_up_s, draft_s)
         return result
 
-    def _target(self, batch: Batch) -> tuple[Tensor, int]:
-        """The target pass: features [T, E] of the batch's tokens, and how many padded it."""
+    def _taps(self) -> Taps:
+        return Taps(self.drafter.taps if self.drafter else ())
+
+    def _target(self, batch: Batch) -> "Passed":
+        """The target pass."""
         tokens_T = torch.from_numpy(batch.tokens).to(self._device)
         view = attention_batch(batch, self._device)
         attend = make_attend(self._backend, self._backend.plan(view), self._planes)
+        taps = self._taps()
         with self._adapters.selected(_adapter_of(batch, self._device)):
-            return self._decoder.forward(tokens_T, view.positions_T, attend), 0
+            features_TE = self._decoder.forward(tokens_T, view.positions_T, attend, taps)
+        return Passed(features_TE, taps.outputs())
 
     def _verify(self, plan: StepPlan, features_TE: Tensor) -> StepResult:
         """Tokens for every row that wants logits, decided on rank 0."""
@@ -101,7 +109,8 @@ class TorchExecutor(Executor):
         bad = laws.bad_rows()
         verdicts = verifier.accept([batch.draft(r) for r in wanted.rows], laws)
         given: list[tuple[int, ...]] = [()] * batch.num_rows
-        paths, errors, logprobs = {}, {}, {}
+        drawn = laws.sample() if self._wants_draws and batch.drafts else []
+        paths, errors, logprobs, draws = {}, {}, {}, {}
         for r, verdict, first in zip(wanted.rows, verdicts, wanted.first, strict=True):
             drafted = batch.draft(r).tokens
             nodes = [first, *(first + 1 + node for node in verdict.path)]
@@ -111,6 +120,8 @@ class TorchExecutor(Executor):
                 errors[r] = bad[first]
                 continue
             given[r] = tuple(tokens[:sound])
+            if drawn and drafted:
+                draws[r] = tuple(drawn[first : first + 1 + len(drafted)])
             if verdict.path:
                 paths[r] = verdict.path[: sound - 1]
             top = params[first].logprobs
@@ -118,6 +129,7 @@ class TorchExecutor(Executor):
                 logprobs[r] = laws.token_logprobs(nodes[:sound], given[r], top)
         result = StepResult.of_rows(plan.step_id, given)
         result.kept_paths, result.errors, result.logprobs = paths, errors, logprobs
+        result.draws = draws
         return result
 
     def _score_prompts(self, plan: StepPlan, features_TE: Tensor, result: StepResult) -> None:
@@ -154,56 +166,32 @@ class TorchExecutor(Executor):
                     [first + place for place in range(len(path))],
                 )
 
-    def _draft(self, plan: StepPlan, features_TE: Tensor, result: StepResult) -> None:
-        """Let the drafter take in the committed rows and propose the next candidates."""
+    def _draft(self, plan: StepPlan, passed: "Passed", result: StepResult) -> float:
+        """Let the drafter take in the committed rows and propose; seconds of the former."""
         assert self.drafter is not None
-        batch = plan.batch
-        flat: list[int] = []
-        following: list[int] = []
-        offsets = [0]
-        limits = []
-        for r in range(batch.num_rows):
-            kept, limit = self._committed(plan, r, result, following)
-            flat += kept
-            offsets.append(len(flat))
-            limits.append(limit)
-        if not flat:
-            return
-        draft_rows = DraftRows(
-            features_NE=features_TE[torch.tensor(flat, device=self._device)],
-            next_tokens_N=torch.tensor(following, device=self._device),
-            row_offsets=tuple(offsets),
-            starts=tuple(batch.starts.tolist()),
-            limits=tuple(limits),
-        )
-        context = _Context(self._decoder, self._draft_backend, self._planes, batch, self._device)
-        drafts = self.drafter.propose(draft_rows, context)
+        begin_s = self._clock_s()
+        rows = committed_rows(plan, result, self.drafter, passed.features_TE, passed.taps)
+        if rows is None:
+            return 0.0
+        context = StepContext(self._parts, plan.batch, rows)
+        drafts = self.drafter.propose(rows, context)
         if self._ranks.size > 1:
-            first = self._ranks.from_first(drafts)
-            self._ranks.require_same(f"after step {plan.step_id} drafts", drafts, first)
+            bare = [replace(draft, laws=None) for draft in drafts]
+            first = self._ranks.from_first(bare)
+            self._ranks.require_same(f"after step {plan.step_id} drafts", bare, first)
         result.drafts = {r: draft for r, draft in enumerate(drafts) if draft.tokens}
+        return (context.caught_up_s or self._clock_s()) - begin_s
 
-    def _committed(
-        self, plan: StepPlan, r: int, result: StepResult, following: list[int]
-    ) -> tuple[list[int], int]:
-        """Flat indices of row r's committed tokens and its limit; adds their next tokens."""
-        assert self.drafter is not None
-        batch, start = plan.batch, int(plan.batch.starts[r])
-        if r in result.errors:
-            return [], 0
-        begin, end = int(batch.row_offsets[r]), int(batch.row_offsets[r + 1])
-        lead = end - len(batch.draft(r).tokens)
-        kept = [*range(begin, lead), *(lead + node for node in result.kept_paths.get(r, ()))]
-        tokens = result.tokens_of(r)
-        known = [*batch.tokens[begin + 1 : lead].tolist(), *(tokens or (plan.next_tokens[r],))]
-        left = int(plan.tokens_left[r]) - len(tokens) - 1
-        limit = max(0, min(int(plan.draft_limits[r]), left))
-        most = self.drafter.max_positions
-        if most is not None and start + len(kept) + limit > most:
-            limit = 0
-            kept = kept[: max(0, most - start)]
-        following += known[: len(kept)]
-        return kept, limit
+
+class Passed(NamedTuple):
+    """What the target's pass gave."""
+
+    features_TE: Tensor
+    """Of the batch's tokens."""
+    taps: tuple[Tensor, ...] = ()
+    """[T, E] of the layers that the drafter taps."""
+    padding: int = 0
+    """Tokens that ran beside the batch's own."""
 
 
 def _followed(decided: StepResult) -> StepResult:
@@ -242,51 +230,6 @@ def _wanted(batch: Batch) -> _Wanted:
     begins = batch.row_offsets[1:][rows] - counts
     flat = np.arange(counts.sum()) + np.repeat(begins - first, counts)
     return _Wanted(rows.tolist(), first.tolist(), flat, np.repeat(rows, counts))
-
-
-class _Context(DraftContext):
-    """Attention over the step's pages for a drafter's own passes."""
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        backend: AttentionBackend,
-        planes: Planes,
-        batch: Batch,
-        device: torch.device,
-    ) -> None:
-        self.decoder = decoder
-        self._backend = backend
-        self._planes = planes
-        self._batch = batch
-        self._device = device
-
-    def attend(
-        self, requests: Sequence[int], row_lengths: Sequence[int], starts: Sequence[int]
-    ) -> tuple[Attend, Tensor]:
-        """See DraftContext."""
-        offsets = [0]
-        positions: list[int] = []
-        for length, start in zip(row_lengths, starts, strict=True):
-            offsets.append(offsets[-1] + length)
-            positions += range(start, start + length)
-        most = max((s + n for s, n in zip(starts, row_lengths, strict=True)), default=1)
-        slots = self._batch.slots[list(requests)]
-        pages = -(-most // self._batch.page_size)
-        tables = tuple(
-            torch.from_numpy(table[slots, :pages].astype("int64")).to(self._device)
-            for table in self._batch.tables
-        )
-        view = make_attention_batch(
-            row_offsets=offsets,
-            starts=starts,
-            positions=positions,
-            page_tables=tables,
-            page_size=self._batch.page_size,
-            tree_masks={},
-            device=self._device,
-        )
-        return make_attend(self._backend, self._backend.plan(view), self._planes), view.positions_T
 
 
 def build(_config: TorchConfig, context: BuildContext) -> TorchExecutor:

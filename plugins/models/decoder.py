@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from interlock.core.errors import CheckpointError
-from interlock.core.model import Attend, ModelDescription
+from interlock.core.model import Attend, ModelDescription, Taps
 from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
 from interlock.plugins.models.layers import Loader
@@ -164,7 +164,13 @@ class CausalDecoder:
         """See `Placement.numerics`."""
         return self.rows.numerics
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        attend: Attend,
+        taps: Taps | None = None,
+    ) -> Tensor:
         """Final-norm features [T, E], calling `attend` once per layer in layer order."""
         rotations = {
             scaling: (cos_PR[positions_T][:, None], sin_PR[positions_T][:, None])
@@ -175,6 +181,8 @@ class CausalDecoder:
             x_TE = x_TE * self.embedding_scale
         for block, scaling in zip(self.blocks, self.rope_of, strict=True):
             x_TE = block(x_TE, rotations[scaling], attend)
+            if taps is not None:
+                taps.offer(block.layer, x_TE)
         return self.norm(x_TE)
 
     def logits(self, features_TE: Tensor) -> Tensor:

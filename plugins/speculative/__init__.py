@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from interlock.core.capabilities import (
+    AcceptsAnyDraft,
+    Capability,
     CarriesTokens,
     Composition,
     Requirement,
@@ -72,8 +75,20 @@ class TargetOnlyConfig:
     name: str = "target_only"
 
 
+@dataclass(frozen=True)
+class FixedLengthConfig:
+    """The same number of candidates for every request and step."""
+
+    name: str = "fixed"
+    num: int | None = option(None, "candidates, 0 or more; null: as many as the drafter makes")
+
+    def __post_init__(self) -> None:
+        if self.num is not None and self.num < 0:
+            raise ConfigError(f"num={self.num} is not a whole number >= 0")
+
+
 def components() -> list[Component]:
-    """Every built-in choice of spec and spec/verifier."""
+    """Every built-in choice of spec, spec/verifier and spec/length."""
     here = "interlock.plugins.speculative"
     return [
         Component("spec", "none", NoneConfig, f"{here}.none:build", "no drafts"),
@@ -88,8 +103,17 @@ def components() -> list[Component]:
         Component(
             "spec/verifier", "target_only", TargetOnlyConfig, f"{here}.target_only:build",
             "accepts what the target draws itself; exact for every draft",
+            provides=_exact_for_any_draft,
+        ),
+        Component(
+            "spec/length", "fixed", FixedLengthConfig, f"{here}.fixed_length:build",
+            "the same number of drafts for every request and step",
         ),
     ]  # fmt: skip
+
+
+def _exact_for_any_draft(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+    return (AcceptsAnyDraft(),)
 
 
 def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Iterable[Requirement]:

@@ -11,6 +11,7 @@ import numpy as np
 from interlock.core.batch import NO_DRAFT, Draft, Ints
 from interlock.core.component import BuildContext
 from interlock.core.drafter import TokenDrafter
+from interlock.core.request import RequestId
 from interlock.plugins.speculative import NgramConfig
 
 
@@ -27,7 +28,7 @@ class NgramDrafter(TokenDrafter):
         self._ngram_min = config.ngram_min
         self._place = -1 if config.match == "latest" else 0
 
-    def propose(self, tokens: Ints, limit: int) -> Draft:
+    def propose(self, request: RequestId, tokens: Ints, limit: int) -> Draft:
         """A chain of exactly min(limit, num_drafts) candidates, or none without an occurrence."""
         wanted = min(limit, self.num_drafts)
         ends = self._occurrences(tokens) if wanted > 0 else ()

@@ -3,6 +3,7 @@
 from interlock.core.batch import NO_DRAFT, Draft, Ints
 from interlock.core.component import BuildContext
 from interlock.core.drafter import TokenDrafter
+from interlock.core.request import RequestId
 from interlock.plugins.speculative import NoneConfig
 
 
@@ -11,7 +12,7 @@ class NoDrafter(TokenDrafter):
 
     num_drafts = 0
 
-    def propose(self, tokens: Ints, limit: int) -> Draft:
+    def propose(self, request: RequestId, tokens: Ints, limit: int) -> Draft:
         """The empty draft. O(1)."""
         return NO_DRAFT
 

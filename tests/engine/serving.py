@@ -20,8 +20,8 @@ SEAMS = {
     "attention": "attention", "allocator": "cache/allocator", "index": "cache/index",
     "eviction": "cache/eviction", "order": "scheduler/order", "admission": "scheduler/admission",
     "chunking": "scheduler/chunking", "victim": "scheduler/victim", "spec": "spec",
-    "verifier": "spec/verifier", "executor": "executor", "workload": "workload",
-    "structured": "structured", "parallel": "parallel",
+    "verifier": "spec/verifier", "length": "spec/length", "executor": "executor",
+    "workload": "workload", "structured": "structured", "parallel": "parallel",
 }  # fmt: skip
 REFERENCE = {"attention": "reference", "allocator": "contiguous", "index": "none"}
 

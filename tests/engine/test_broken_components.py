@@ -222,7 +222,7 @@ class Drafts(TokenDrafter):
     def __init__(self, draft):
         self._draft = draft
 
-    def propose(self, tokens, limit):
+    def propose(self, request, tokens, limit):
         return self._draft
 
 

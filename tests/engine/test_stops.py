@@ -143,7 +143,7 @@ class _Sight(TokenDrafter):
         self.num_drafts = 2
         self.seen = []
 
-    def propose(self, tokens, limit):
+    def propose(self, request, tokens, limit):
         self.seen.append((tokens.tolist(), limit))
         return Draft((2, 3)[:limit])
 

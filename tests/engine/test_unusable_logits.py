@@ -92,7 +92,7 @@ class Poisoner(TokenDrafter):
         self.num_drafts = len(chain)
         self._chain = chain
 
-    def propose(self, tokens, limit):
+    def propose(self, request, tokens, limit):
         return Draft(self._chain[:limit])
 
 

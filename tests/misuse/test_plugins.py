@@ -24,7 +24,7 @@ class Drafts(TokenDrafter):
         self.lookback_tokens = 0
         self.max_positions = None
 
-    def propose(self, tokens, limit):
+    def propose(self, request, tokens, limit):
         return self.make(tokens, limit)
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import torch
 
-from interlock.core.drafter import DraftContext
+from interlock.core.drafter import DraftContext, Drawn
 
 SIZES = {
     "hidden_size": 32,
@@ -102,31 +102,40 @@ def _turn(head, position):
 
 
 class ListCache(DraftContext):
-    """Lends attention over one list of entries a request, and records every pass."""
+    """Lends attention over one list of entries a request and layer, and records every pass."""
 
-    def __init__(self, decoder, num_requests, expected_layer):
+    def __init__(self, decoder, num_requests, expected_layer, num_layers=1):
         self.decoder = decoder
-        self.rows = [[] for _ in range(num_requests)]
+        self.layers = {
+            expected_layer + layer: [[] for _ in range(num_requests)] for layer in range(num_layers)
+        }
+        self.rows = self.layers[expected_layer]
         self.passes = []
-        self._layer = expected_layer
 
-    def attend(self, requests, row_lengths, starts):
+    def attend(self, requests, row_lengths, starts, positions=None, masks=None):
         """Entries from `starts` on are overwritten; a query sees all entries up to its own."""
         self.passes.append((tuple(requests), tuple(row_lengths), tuple(starts)))
         places = [
-            (request, start + offset)
-            for request, length, start in zip(requests, row_lengths, starts, strict=True)
+            (row, offset, start + offset)
+            for row, (length, start) in enumerate(zip(row_lengths, starts, strict=True))
             for offset in range(length)
         ]
 
+        def seen_by(rows, row, offset):
+            entries, length = rows[: starts[row]], row_lengths[row]
+            for other in range(length):
+                sees = masks[row][offset, other] if row in (masks or {}) else other <= offset
+                entries += [rows[starts[row] + other]] if sees else []
+            return entries
+
         def attend(layer, spec, inputs):
-            assert layer == self._layer
-            for (request, entry), k, v in zip(places, inputs.k_TKD, inputs.v_TKV, strict=True):
-                assert entry <= len(self.rows[request]), "a gap in the drafter's rows"
-                self.rows[request][entry:] = [(k, v)]
+            rows = self.layers[layer]
+            for (row, _, entry), k, v in zip(places, inputs.k_TKD, inputs.v_TKV, strict=True):
+                assert entry <= len(rows[requests[row]]), "a gap in the drafter's rows"
+                rows[requests[row]][entry:] = [(k, v)]
             outputs = []
-            for (request, entry), q in zip(places, inputs.q_THD, strict=True):
-                seen = self.rows[request][: entry + 1]
+            for (row, offset, _), q in zip(places, inputs.q_THD, strict=True):
+                seen = seen_by(rows[requests[row]], row, offset)
                 shared = spec.num_heads // spec.num_kv_heads
                 keys, values = (
                     torch.stack(part).repeat_interleave(shared, dim=1)
@@ -136,4 +145,9 @@ class ListCache(DraftContext):
                 outputs.append(torch.einsum("hs,shd->hd", weights, values))
             return torch.stack(outputs)
 
-        return attend, torch.tensor([entry for _, entry in places])
+        entries = [entry for _, _, entry in places]
+        return attend, torch.tensor(entries if positions is None else list(positions))
+
+    def draw(self, logits_RV, requests, positions):
+        """The most likely token of each row, and the rows' laws at temperature 1."""
+        return Drawn(logits_RV.argmax(-1), logits_RV.softmax(-1))

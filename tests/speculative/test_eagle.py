@@ -11,6 +11,7 @@ from interlock.core.capabilities import Composition, RunsModel, SimulatesDrafts
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftRows
 from interlock.core.errors import CheckpointError, ConfigError
+from interlock.core.request import SamplingParams
 from interlock.core.testing.tiny import tiny_description, tiny_model, write_tiny_checkpoint
 from interlock.plugins.models import model_families, model_formats
 from interlock.plugins.speculative import EagleConfig, components, eagle_directory
@@ -63,10 +64,13 @@ class Target:
         following = [TEXT[r][first + 1 : end + 1] for r, (first, end) in enumerate(spans)]
         return DraftRows(
             features_NE=torch.from_numpy(np.concatenate(parts)),
+            tokens_N=torch.tensor([t for r, (a, b) in enumerate(spans) for t in TEXT[r][a:b]]),
             next_tokens_N=torch.tensor([t for part in following for t in part]),
             row_offsets=tuple(offsets),
             starts=tuple(first for first, _ in spans),
             limits=tuple(limits),
+            params=(SamplingParams(),) * len(spans),
+            seeds=np.zeros(len(spans), dtype=np.uint64),
         )
 
 

@@ -8,7 +8,7 @@ from interlock.core.batch import NO_DRAFT
 from interlock.core.capabilities import CarriesTokens, Composition, SimulatesDrafts
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
-from interlock.core.testing.drafter_contract import TokenDrafterContract
+from interlock.core.testing.drafter_contract import REQUEST, TokenDrafterContract
 from interlock.plugins.speculative import NgramConfig, NoneConfig, components
 from interlock.plugins.speculative.ngram import NgramDrafter
 from interlock.plugins.speculative.none import NoDrafter
@@ -31,7 +31,7 @@ class TestNoDrafter(TokenDrafterContract):
 
 def propose(text, limit=100, **options):
     drafter = NgramDrafter(NgramConfig(**{"num_drafts": 4, **options}))
-    return list(drafter.propose(np.array(text, dtype=np.int64), limit).tokens)
+    return list(drafter.propose(REQUEST, np.array(text, dtype=np.int64), limit).tokens)
 
 
 def by_plain_search(text, wanted, config):
@@ -58,7 +58,7 @@ def by_plain_search(text, wanted, config):
 @example([1, 1], 1, 3, 5, "latest")
 def test_candidates_are_those_of_a_plain_search(text, ngram_min, more, limit, match):
     config = NgramConfig(num_drafts=5, ngram_min=ngram_min, ngram_max=ngram_min + more, match=match)
-    draft = NgramDrafter(config).propose(np.array(text, dtype=np.int64), limit)
+    draft = NgramDrafter(config).propose(REQUEST, np.array(text, dtype=np.int64), limit)
     assert list(draft.tokens) == by_plain_search(text, min(limit, 5), config)
     assert draft.parents is None
 
@@ -116,7 +116,7 @@ def test_both_drafters_are_built_by_name():
     drafter = component("ngram").make(NgramConfig(num_drafts=7), context)
     assert isinstance(drafter, NgramDrafter)
     assert drafter.num_drafts == 7
-    assert NoDrafter().propose(np.array([1, 1, 1]), 5) == NO_DRAFT
+    assert NoDrafter().propose(REQUEST, np.array([1, 1, 1]), 5) == NO_DRAFT
 
 
 def test_ngram_is_refused_where_prompts_have_no_token_ids():

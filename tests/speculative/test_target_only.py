@@ -37,6 +37,9 @@ class FixedRows(TargetRows):
     def sample(self):
         return self.draws
 
+    def uniforms(self, purpose, sample=0):
+        raise AssertionError("target_only draws nothing itself")
+
     def laws(self):
         return torch.zeros(len(self.draws), 1)
 

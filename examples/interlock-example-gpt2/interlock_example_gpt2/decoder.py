@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from interlock.core.errors import CheckpointError
-from interlock.core.model import Attend, HeadsInput, ModelDescription
+from interlock.core.model import Attend, HeadsInput, ModelDescription, Taps
 from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
 from interlock_example_gpt2.family import inner_size
@@ -115,11 +115,15 @@ class GPT2Decoder:
         self.head_VE = self._head(load)
         weights.finish(ignore=MASKS)
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, taps: Taps | None = None
+    ) -> Tensor:
         """Final-norm features [T, E], calling `attend` once per layer in layer order."""
         x_TE = self.embed(tokens_T) + self.positions_PE[positions_T]
-        for block in self.blocks:
+        for layer, block in enumerate(self.blocks):
             x_TE = block(x_TE, attend)
+            if taps is not None:
+                taps.offer(layer, x_TE)
         return self.norm(x_TE)
 
     def logits(self, features_TE: Tensor) -> Tensor:

@@ -1,0 +1,138 @@
+"""What a feature drafter gets after a step: the committed rows, and attention over their pages."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interlock.core.attention import AttentionBackend
+from interlock.core.batch import Batch, StepPlan, StepResult
+from interlock.core.drafter import DraftContext, Drafter, DraftRows, Drawn
+from interlock.core.executor import ModelParts
+from interlock.core.model import Attend, Decoder
+from interlock.core.planes import Planes, make_attend, make_attention_batch
+from interlock.core.streams import Purpose
+from interlock.plugins.executor.sampling import SampledRows
+
+
+def committed_rows(
+    plan: StepPlan,
+    result: StepResult,
+    drafter: Drafter,
+    features_TE: Tensor,
+    taps: Sequence[Tensor],
+) -> DraftRows | None:
+    """The rows that a drafter takes in after this step; None where there are none."""
+    flat: list[int] = []
+    following: list[int] = []
+    offsets = [0]
+    limits = []
+    for r in range(plan.batch.num_rows):
+        kept, limit = _committed(plan, r, result, drafter, following)
+        flat += kept
+        offsets.append(len(flat))
+        limits.append(limit)
+    if not flat:
+        return None
+    device, flat_N = features_TE.device, np.array(flat, dtype=np.int64)
+    rows_N = torch.from_numpy(flat_N).to(device)
+    return DraftRows(
+        features_NE=features_TE[rows_N],
+        tokens_N=torch.from_numpy(plan.batch.tokens[flat_N]).to(device),
+        next_tokens_N=torch.tensor(following, device=device),
+        row_offsets=tuple(offsets),
+        starts=tuple(plan.batch.starts.tolist()),
+        limits=tuple(limits),
+        params=plan.params,
+        seeds=plan.seeds,
+        taps=tuple(tap_TE[rows_N] for tap_TE in taps),
+    )
+
+
+def _committed(
+    plan: StepPlan, r: int, result: StepResult, drafter: Drafter, following: list[int]
+) -> tuple[list[int], int]:
+    """Flat indices of row r's committed tokens and its limit; adds their next tokens."""
+    batch, start = plan.batch, int(plan.batch.starts[r])
+    if r in result.errors:
+        return [], 0
+    begin, end = int(batch.row_offsets[r]), int(batch.row_offsets[r + 1])
+    lead = end - len(batch.draft(r).tokens)
+    kept = [*range(begin, lead), *(lead + node for node in result.kept_paths.get(r, ()))]
+    tokens = result.tokens_of(r)
+    known = [*batch.tokens[begin + 1 : lead].tolist(), *(tokens or (plan.next_tokens[r],))]
+    left = int(plan.tokens_left[r]) - len(tokens) - 1
+    limit = max(0, min(int(plan.draft_limits[r]), left))
+    most = drafter.max_positions
+    if most is not None and start + len(kept) + limit > most:
+        limit = 0
+        kept = kept[: max(0, most - start)]
+    following += known[: len(kept)]
+    return kept, limit
+
+
+class StepContext(DraftContext):
+    """Attention over the step's pages for a drafter's own passes; `caught_up_s` is when it said so.
+
+    On ranks that follow another one, everything is as there.
+    """
+
+    def __init__(self, parts: ModelParts, batch: Batch, rows: DraftRows) -> None:
+        self.decoder: Decoder = parts.decoder
+        self.caught_up_s: float | None = None
+        self._backend: AttentionBackend = parts.draft_attention
+        self._planes: Planes = parts.planes
+        self._device = parts.device
+        self._batch = batch
+        self._rows = rows
+        self._clock_s = parts.clock_s
+
+    def attend(
+        self,
+        requests: Sequence[int],
+        row_lengths: Sequence[int],
+        starts: Sequence[int],
+        positions: Sequence[int] | None = None,
+        masks: Mapping[int, Tensor] | None = None,
+    ) -> tuple[Attend, Tensor]:
+        """See DraftContext."""
+        lengths, first = np.array(row_lengths, dtype=np.int64), np.array(starts, dtype=np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        if positions is None:
+            entries = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
+            positions = entries.tolist()
+        slots = self._batch.slots[list(requests)]
+        pages = -(-int((first + lengths).max(initial=1)) // self._batch.page_size)
+        tables = tuple(
+            torch.from_numpy(table[slots, :pages].astype("int64")).to(self._device)
+            for table in self._batch.tables
+        )
+        view = make_attention_batch(
+            row_offsets=offsets.tolist(),
+            starts=first.tolist(),
+            positions=positions,
+            page_tables=tables,
+            page_size=self._batch.page_size,
+            tree_masks=masks or {},
+            device=self._device,
+        )
+        return make_attend(self._backend, self._backend.plan(view), self._planes), view.positions_T
+
+    def draw(self, logits_RV: Tensor, requests: Sequence[int], positions: Sequence[int]) -> Drawn:
+        """See DraftContext. Reads the tokens from the device."""
+        chosen = list(requests)
+        laws = SampledRows(
+            logits_RV,
+            [self._rows.params[r] for r in chosen],
+            self._rows.seeds[chosen],
+            positions,
+            purpose=Purpose.DRAFT,
+        )
+        return Drawn(torch.tensor(laws.sample(), device=logits_RV.device), laws.laws())
+
+    def caught_up(self) -> None:
+        """See DraftContext."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.caught_up_s = self._clock_s()
