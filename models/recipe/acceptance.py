@@ -1,5 +1,6 @@
 """How many tokens a target pass emits when an EAGLE head drafts a chain for it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -61,20 +62,35 @@ def measure_acceptance(
     windows = torch.stack([held_out_ids[s : s + prompt_tokens] for s in starts])
     ids = continue_prompts(target, windows, output_tokens, torch.full((prompts,), temperature))
     estimates = head.unroll(target.embed_tokens(ids[:, 1:]), target.features(ids[:, :-1]), drafts)
-    # Row i of step k guesses the token at i + 2; the last row has nothing to be compared with.
-    matches = [(target.logits(e).argmax(-1)[:, :-1] == ids[:, 2:]).tolist() for e in estimates]
+    matches = [target.logits(e).argmax(-1)[:, :-1] == ids[:, 2:] for e in estimates]
+    spans = [(prompt_tokens, ids.shape[1] - 1)] * prompts
+    # Row i of step k guesses the token at i + 2, as draft k + 1 after the anchor i + 1 - k.
+    rows = torch.zeros(prompts, ids.shape[1], drafts, dtype=torch.bool)
+    for k, step in enumerate(matches):
+        rows[:, 1 : step.shape[1] + 1 - k, k] = step[:, k:]
+    return chains_of(list(rows), spans, drafts)
+
+
+def chains_of(
+    matches: Sequence[Tensor], spans: Sequence[tuple[int, int]], drafts: int
+) -> Acceptance:
+    """Acceptance of chains that follow one another through each answer.
+
+    Row n, place k of a request's `matches` says whether draft k + 1 after the anchor n is right.
+    `spans` hold the first and last token of each answer: the prefill pass emits the first.
+    """
     passes, emitted = 0, 0
     accepted, reached = [0] * drafts, [0] * drafts
-    for row in range(prompts):
-        anchor, last = prompt_tokens, ids.shape[1] - 1  # the prefill pass emitted the first token
+    for rows, (anchor, last) in zip((m.tolist() for m in matches), spans, strict=True):
         while anchor < last:
             run = 0
             while run < min(drafts, last - anchor - 1):
                 reached[run] += 1
-                if not matches[run][row][anchor - 1 + run]:
+                if not rows[anchor][run]:
                     break
                 accepted[run] += 1
                 run += 1
             passes, emitted, anchor = passes + 1, emitted + run + 1, anchor + run + 1
     share = tuple(a / max(1, r) for a, r in zip(accepted, reached, strict=True))
-    return Acceptance(emitted / passes, share, prompts, output_tokens, drafts)
+    tokens = max((last - first + 1 for first, last in spans), default=0)
+    return Acceptance(emitted / max(1, passes), share, len(spans), tokens, drafts)

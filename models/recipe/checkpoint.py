@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from interlock.models.recipe.network import MAX_POSITIONS, ROPE_THETA, Decoder, Shape
+from interlock.models.recipe.network import MAX_POSITIONS, Decoder, Shape
 
 
 def model_config(shape: Shape) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def model_config(shape: Shape) -> dict[str, Any]:
         "num_attention_heads": shape.heads,
         "max_position_embeddings": MAX_POSITIONS,
         "rms_norm_eps": shape.norm_eps,
-        "rope_theta": ROPE_THETA,
+        "rope_theta": shape.rope_theta,
         "hidden_act": "silu",
         "tie_word_embeddings": True,
         "attention_bias": False,
@@ -94,6 +94,7 @@ def load_decoder(folder: Path) -> Decoder:
         nope_dim=config.get("qk_nope_head_dim", Shape.nope_dim),
         rope_dim=config.get("qk_rope_head_dim", Shape.rope_dim),
         norm_eps=config["rms_norm_eps"],
+        rope_theta=config["rope_theta"],
     )
     model = Decoder(shared)
     tensors = load_file(folder / "model.safetensors")

@@ -31,6 +31,7 @@ class Shape:
     nope_dim: int = 32
     rope_dim: int = 32
     norm_eps: float = 1e-5
+    rope_theta: float = ROPE_THETA
 
 
 def rope_table(dim: int, length: int, theta: float = ROPE_THETA) -> tuple[Tensor, Tensor]:
@@ -77,7 +78,7 @@ class GroupedQueryAttention(nn.Module):
         self.k_proj = nn.Linear(size, kv_width, bias=False)
         self.v_proj = nn.Linear(size, kv_width, bias=False)
         self.o_proj = nn.Linear(width, shape.hidden, bias=False)
-        cos, sin = rope_table(shape.head_dim, MAX_POSITIONS + 8)
+        cos, sin = rope_table(shape.head_dim, MAX_POSITIONS + 8, shape.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -111,7 +112,7 @@ class LatentAttention(nn.Module):
             shape.kv_lora_rank, shape.heads * (shape.nope_dim + shape.head_dim), bias=False
         )
         self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
-        cos, sin = rope_table(shape.rope_dim, MAX_POSITIONS + 8)
+        cos, sin = rope_table(shape.rope_dim, MAX_POSITIONS + 8, shape.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 

@@ -1,6 +1,7 @@
 """Optimiser and schedule: Muon for matrices, AdamW for embeddings and norms."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -10,14 +11,22 @@ OTHER_LR = 3e-3
 WARM_UP_SHARE = 0.03
 
 
-def make_optimizers(model: nn.Module, scale: float = 1.0) -> list[torch.optim.Optimizer]:
-    """Muon (torch.optim.Muon) on hidden matrices, AdamW on the rest; rates scaled by `scale`."""
+def make_optimizers(
+    model: nn.Module, scale: float = 1.0, tables: Sequence[str] = ("embed_tokens",)
+) -> list[torch.optim.Optimizer]:
+    """Muon (torch.optim.Muon) on hidden matrices, AdamW on the rest; rates scaled by `scale`.
+
+    `tables` are parts of the names of matrices whose rows are a vocabulary's: AdamW's as well.
+    """
     trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    matrices = [p for n, p in trainable.items() if p.ndim == 2 and "embed_tokens" not in n]
-    others = [p for n, p in trainable.items() if p.ndim != 2 or "embed_tokens" in n]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=MATRIX_LR * scale, weight_decay=0.0, momentum=0.95)
-    ]
+    hidden = {n for n, p in trainable.items() if p.ndim == 2 and not any(t in n for t in tables)}
+    matrices = [p for n, p in trainable.items() if n in hidden]
+    others = [p for n, p in trainable.items() if n not in hidden]
+    optimizers: list[torch.optim.Optimizer] = []
+    if matrices:
+        optimizers.append(
+            torch.optim.Muon(matrices, lr=MATRIX_LR * scale, weight_decay=0.0, momentum=0.95)
+        )
     if others:
         optimizers.append(
             torch.optim.AdamW(others, lr=OTHER_LR * scale, betas=(0.9, 0.95), weight_decay=0.0)
