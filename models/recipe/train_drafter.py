@@ -63,11 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(args: argparse.Namespace, target: Target, plan: Plan, root: Path) -> None:
-    store = open_store(root, target, plan, ())
+    store = open_store(root, target, plan)
     head_type = head_class(args.kind)
     facts = target.facts(store.counts(target.description.vocab_size))
     head = head_type(facts, **{name: getattr(args, name) for name in _options(head_type)})
-    store = open_store(root, target, plan, head.taps)
+    store.require(target, head.taps)
     start = time.process_time()
     curve = train(head, store, _progress(args, head, start), args.lr, args.seed)
     out = args.out or target.directory / args.kind

@@ -28,22 +28,17 @@ BATCH_TOKENS = 4096
 KINDS = {"ids": torch.int32, "best": torch.int32, "mask": torch.uint8}
 
 
-def open_store(root: Path, target: Target, plan: Plan, layers: Sequence[int]) -> "Store":
-    """The store of this target and plan with the outputs of `layers`, written where missing.
+def open_store(root: Path, target: Target, plan: Plan) -> "Store":
+    """The store of this target and plan; where there is none, the target writes its windows now.
 
     Another process that opens the same store meanwhile waits.
     """
     folder = root / _key(target, plan)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "lock"):
-        manifest = folder / "manifest.json"
-        if not manifest.exists():
+        if not (folder / "manifest.json").exists():
             _write_windows(folder, target, plan)
-        store = Store(folder)
-        missing = [layer for layer in layers if layer not in store.layers]
-        if missing or not store.computed:
-            _compute(store, target, missing)
-    return Store(folder)
+        return Store(folder)
 
 
 class Store:
@@ -51,19 +46,31 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        self._read_manifest()
+        training = [name for name in self.groups if name != HELD_OUT]
+        self._training = training
+        self._shares = torch.tensor([self.groups[name]["share"] for name in training])
+
+    def _read_manifest(self) -> None:
+        self.manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text())
         self.layers: tuple[int, ...] = tuple(self.manifest["layers"])
         self.computed: bool = self.manifest["computed"]
         self.hidden: int = self.manifest["hidden"]
         self.groups: dict[str, dict[str, Any]] = self.manifest["groups"]
-        training = [name for name in self.groups if name != HELD_OUT]
-        self._training = training
-        self._shares = torch.tensor([self.groups[name]["share"] for name in training])
 
     @property
     def tokens(self) -> int:
         """In the training windows, padding included."""
         return sum(self.groups[n]["count"] * self.groups[n]["length"] for n in self._training)
+
+    def require(self, target: Target, layers: Sequence[int]) -> None:
+        """Run the target, which must be this store's, for what no head asked for before."""
+        with _alone(self.folder / "lock"):
+            self._read_manifest()
+            missing = [layer for layer in layers if layer not in self.layers]
+            if missing or not self.computed:
+                _compute(self, target, missing)
+                self._read_manifest()
 
     def counts(self, vocab_size: int) -> Tensor:
         """[V]: how often each token occurs in the training windows."""
@@ -113,7 +120,8 @@ class Store:
 
 
 def _key(target: Target, plan: Plan) -> str:
-    return f"{target.description.name}-{target.digest()[:12]}-{plan.digest()[:12]}-{str(target.dtype)[6:]}"
+    parts = target.description.name, target.digest()[:12], plan.digest()[:12], str(target.dtype)
+    return "-".join(parts).replace("torch.", "")
 
 
 def _write_windows(folder: Path, target: Target, plan: Plan) -> None:
