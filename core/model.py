@@ -130,17 +130,17 @@ class Taps:
     """Keeps the outputs of some layers during a decoder's pass."""
 
     def __init__(self, layers: tuple[int, ...] = ()) -> None:
-        self._layers = layers
+        self.layers = layers
         self._kept: dict[int, Tensor] = {}
 
     def offer(self, layer: int, x_TE: "Tensor") -> None:
         """A layer's output, kept if it was asked for."""
-        if layer in self._layers:
+        if layer in self.layers:
             self._kept[layer] = x_TE
 
     def outputs(self) -> "tuple[Tensor, ...]":
         """What was asked for, in that order."""
-        return tuple(self._kept[layer] for layer in self._layers)
+        return tuple(self._kept[layer] for layer in self.layers)
 
 
 class Decoder(Protocol):

@@ -53,14 +53,13 @@ def tried(source: Path) -> ctypes.CDLL | str:
 
 def _compiled(compiler: str, source: Path, folder: Path) -> Path:
     kept = folder / f"{source.stem}-{_key(compiler, source)}.so"
-    if kept.exists():
-        return kept
-    with TemporaryDirectory(dir=folder) as work:
-        made = Path(work, "made.o"), Path(work, "made.so")
-        _run(compiler, *FLAGS, "-c", str(source), "-o", str(made[0]))
-        # Without -fopenmp here the names of the OpenMP runtime stay open, and torch's are taken.
-        _run(compiler, "-shared", str(made[0]), "-o", str(made[1]))
-        made[1].replace(kept)  # another process that compiles the same thing does no harm
+    if not kept.exists():
+        with TemporaryDirectory(dir=folder) as work:
+            made = Path(work, "made.o"), Path(work, "made.so")
+            _run(compiler, *FLAGS, "-c", str(source), "-o", str(made[0]))
+            # Without -fopenmp the names of the OpenMP runtime stay open, and torch's are taken.
+            _run(compiler, "-shared", str(made[0]), "-o", str(made[1]))
+            made[1].replace(kept)  # another process that compiles the same thing does no harm
     return kept
 
 
@@ -70,9 +69,10 @@ def _run(*command: str) -> str:
 
 
 def _key(compiler: str, source: Path) -> str:
-    """Changes with the source, the flags, the compiler and what `native` means here."""
+    """Changes with source, headers beside it, flags, compiler and what `native` means here."""
     target = _run(compiler, *FLAGS, "-E", "-dM", "-x", "c++", os.devnull)
-    parts = (source.read_text(encoding="utf-8"), *FLAGS, platform.machine(), target)
+    files = (source, *sorted(source.parent.glob("*.h")))
+    parts = (*(file.read_text("utf-8") for file in files), *FLAGS, platform.machine(), target)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

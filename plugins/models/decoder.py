@@ -13,6 +13,7 @@ from interlock.core.errors import CheckpointError
 from interlock.core.model import Attend, ModelDescription, Taps
 from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
+from interlock.plugins.models.fused_layers import fused_layers
 from interlock.plugins.models.layers import Loader
 from interlock.plugins.models.mixers import HeadsMixer, LatentMixer, MixerOptions
 from interlock.plugins.models.norms import RMSNorm
@@ -130,6 +131,7 @@ class CausalDecoder:
         self.blocks = [
             Block(load, layer, description, architecture) for layer in range(description.num_layers)
         ]
+        self.fused = fused_layers(self.blocks)
         self.norm = load.norm(
             "model.norm", hidden, architecture.norm_eps, architecture.norms.offset
         )
@@ -179,8 +181,11 @@ class CausalDecoder:
         x_TE = self.embed(tokens_T)
         if self.embedding_scale is not None:
             x_TE = x_TE * self.embedding_scale
-        for block, scaling in zip(self.blocks, self.rope_of, strict=True):
-            x_TE = block(x_TE, rotations[scaling], attend)
+        of_layers = [rotations[scaling] for scaling in self.rope_of]
+        if self.fused is not None and self.fused.takes(x_TE):
+            return self.norm(self.fused(x_TE, of_layers, attend, taps))
+        for block, rotation in zip(self.blocks, of_layers, strict=True):
+            x_TE = block(x_TE, rotation, attend)
             if taps is not None:
                 taps.offer(block.layer, x_TE)
         return self.norm(x_TE)

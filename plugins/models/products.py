@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from interlock.plugins.models.native.few_rows import FewRowsProduct, reads_packed
 from interlock.plugins.models.row_tiles import FAST, Rows
 
 
@@ -38,15 +39,23 @@ class PackedProduct(Product):
     """By weights in oneDNN's order; sums in fp32, as torch's own product of the same dtype.
 
     Uses operators that torch has for its compiler and does not promise to keep: see `can_pack`.
+    `few` multiplies few rows by the same packed weights, faster than oneDNN; None: it cannot here.
     """
 
     def __init__(self, weight_FE: Tensor, bias_F: Tensor | None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight_FE)
         self._bias_F = bias_F
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
+        self.few: FewRowsProduct | None = None
+        if reads_packed(*weight_FE.shape, weight_FE.dtype):
+            self.few = FewRowsProduct(
+                self._packed, (weight_FE.shape[0], weight_FE.shape[1]), bias_F
+            )
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """See Product."""
+        if self.few is not None and self.few.takes(x_TE):
+            return self.few(x_TE)
         y_TF: Tensor = self._multiply(x_TE, self._packed, self._bias_F, "none", [], "")
         return y_TF
 
