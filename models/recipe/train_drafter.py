@@ -173,7 +173,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         _add_shared(one, head.default_steps)
         for name, default in _options(head).items():
             flag = f"--{name.replace('_', '-')}"
-            one.add_argument(flag, type=type(default), default=default, help="see above")
+            switch = argparse.BooleanOptionalAction if isinstance(default, bool) else None
+            how = {"action": switch} if switch else {"type": type(default)}
+            one.add_argument(flag, **how, default=default, help="see above")
     return parser.parse_args(arguments)
 
 
