@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.capabilities import Capability, Requirement, none_provided, none_required
-from interlock.core.model import ModelDescription
+from interlock.core.model import ModelDescription, ModelFamily
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,8 @@ class BuildContext:
     """The model's tokenizer; None: token ids only."""
     formats: "Sequence[ModelFormat]" = ()
     """How further models that a component reads (a draft head) may be stored."""
+    families: Sequence[ModelFamily] = ()
+    """Who describes and builds a model that a component reads."""
     numerics: str = "fast"
     """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
     cache_dtype: str = "auto"

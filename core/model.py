@@ -154,11 +154,13 @@ class Decoder(Protocol):
         positions_T: "Tensor",
         attend: Attend,
         taps: "Taps | None" = None,
+        inputs_TE: "Tensor | None" = None,
     ) -> "Tensor":
         """Final-norm features [T, E], calling `attend` once per layer in layer order.
 
         Each layer (0 is the first) offers to `taps` what it leaves in the residual stream [T, E],
-        the last one too, before the final norm.
+        the last one too, before the final norm. With `inputs_TE` the first layer reads these rows
+        in place of the tokens' embeddings (an MTP layer is a decoder of one layer).
         """
         ...
 

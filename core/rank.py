@@ -63,6 +63,7 @@ class Rank:
             page_size=config.cache.page_size,
             seed=config.seed,
             formats=tuple(registry.formats.values()),
+            families=tuple(registry.families.values()),
             numerics=config.numerics,
             cache_dtype=config.cache.dtype,
         )
@@ -103,7 +104,7 @@ class Rank:
         drafting = self._draft_attention(backend, layers)
         own_groups = drafting.cache_groups(layers, self.model.num_layers)
         layout = CacheLayout.of(backend.cache_groups(local, 0) + own_groups)
-        families = list(self.registry.families.values())
+        families = self.context.families
         numerics, bits = self.config.numerics, self.config.weights
         placement = Placement(self.dtype, self.device, self.ranks, self.adapters, numerics, bits)
         weights = self.model.files.weights() if self.model.files else None

@@ -13,7 +13,7 @@ def load():
     return module
 
 
-LIMIT = 5000 + 60 + 170
+LIMIT = 5000 + 60 + 180
 """Sixty are for the build of compiled CPU code, which two plugin groups share; the rest is what
 drafts with laws, estimates, tapped layers and lengths of their own take."""
 

@@ -24,6 +24,7 @@ from interlock.core.model import (
     LatentInput,
     ModelDescription,
     ModelFamily,
+    Taps,
 )
 from interlock.core.parallel import Placement
 from interlock.core.registry import load_registry
@@ -109,6 +110,23 @@ class FamilyContract(ABC):
         assert calls == list(range(model.num_layers))
         assert features_TE.shape == (LENGTH, model.hidden_size)
         assert decoder.embed(self.ids()).shape == (LENGTH, model.hidden_size)
+
+    def test_layers_can_be_tapped_and_the_first_ones_input_given(self) -> None:
+        decoder, ids_T = self.built(), self.ids()
+        model, positions_T = decoder.description, torch.arange(LENGTH)
+        attend, last = dense_attend(model), model.num_layers - 1
+        plain_TE = decoder.forward(ids_T, positions_T, attend)
+        taps = Taps((last, 0))
+        assert torch.equal(decoder.forward(ids_T, positions_T, attend, taps), plain_TE)
+        outputs = taps.outputs()
+        assert [tuple(x_TE.shape) for x_TE in outputs] == [(LENGTH, model.hidden_size)] * 2
+        assert last == 0 or not torch.equal(*outputs)
+        inputs_TE = torch.randn(LENGTH, model.hidden_size, dtype=torch.float64)
+        given_TE = decoder.forward(ids_T, positions_T, attend, None, inputs_TE)
+        assert not torch.equal(given_TE, plain_TE)
+        assert torch.equal(
+            given_TE, decoder.forward(ids_T.flip(0), positions_T, attend, None, inputs_TE)
+        )
 
     def test_logits_have_the_models_dtype_and_agree_in_every_dtype(self) -> None:
         ids_T, exact_TV = self.ids(), self.logits(self.built(), self.ids())

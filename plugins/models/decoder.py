@@ -172,15 +172,14 @@ class CausalDecoder:
         positions_T: Tensor,
         attend: Attend,
         taps: Taps | None = None,
+        inputs_TE: Tensor | None = None,
     ) -> Tensor:
         """Final-norm features [T, E], calling `attend` once per layer in layer order."""
         rotations = {
             scaling: (cos_PR[positions_T][:, None], sin_PR[positions_T][:, None])
             for scaling, (cos_PR, sin_PR) in self.tables.items()
         }
-        x_TE = self.embed(tokens_T)
-        if self.embedding_scale is not None:
-            x_TE = x_TE * self.embedding_scale
+        x_TE = self._embedded(tokens_T) if inputs_TE is None else inputs_TE
         of_layers = [rotations[scaling] for scaling in self.rope_of]
         if self.fused is not None and self.fused.takes(x_TE):
             return self.norm(self.fused(x_TE, of_layers, attend, taps))
@@ -189,6 +188,10 @@ class CausalDecoder:
             if taps is not None:
                 taps.offer(block.layer, x_TE)
         return self.norm(x_TE)
+
+    def _embedded(self, tokens_T: Tensor) -> Tensor:
+        x_TE = self.embed(tokens_T)
+        return x_TE if self.embedding_scale is None else x_TE * self.embedding_scale
 
     def logits(self, features_TE: Tensor) -> Tensor:
         """[T, vocab_size] in the model's dtype."""

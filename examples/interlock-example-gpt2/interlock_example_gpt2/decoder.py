@@ -116,10 +116,16 @@ class GPT2Decoder:
         weights.finish(ignore=MASKS)
 
     def forward(
-        self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, taps: Taps | None = None
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        attend: Attend,
+        taps: Taps | None = None,
+        inputs_TE: Tensor | None = None,
     ) -> Tensor:
         """Final-norm features [T, E], calling `attend` once per layer in layer order."""
-        x_TE = self.embed(tokens_T) + self.positions_PE[positions_T]
+        embedded_TE = self.embed(tokens_T) if inputs_TE is None else inputs_TE
+        x_TE = embedded_TE + self.positions_PE[positions_T]
         for layer, block in enumerate(self.blocks):
             x_TE = block(x_TE, attend)
             if taps is not None:
