@@ -12,6 +12,7 @@ from interlock.core.weights import Part, Shape, WeightSource, part_shape
 from interlock.plugins.models.safetensors_files import SINGLE, checked_tensors
 
 FLOATS = ("F64", "F32", "F16", "BF16")
+INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 
 
 class SafetensorsDirectory(WeightSource):
@@ -44,10 +45,11 @@ class SafetensorsDirectory(WeightSource):
     ) -> Tensor:
         """A copy in memory of its own: the file may be replaced while the model runs."""
         file, stored_dtype, _ = self._stored[name]
-        if stored_dtype not in FLOATS:
+        known = FLOATS if dtype.is_floating_point else INTEGERS
+        if stored_dtype not in known:
+            why = "quantised weights are not read" if dtype.is_floating_point else "it holds ids"
             raise CheckpointError(
-                f"{file}: tensor {name} is stored as {stored_dtype}; quantised weights are not "
-                f"read, only {', '.join(FLOATS)}"
+                f"{file}: tensor {name} is stored as {stored_dtype}; {why}, only {', '.join(known)}"
             )
         try:
             if file not in self._open:

@@ -141,6 +141,14 @@ def test_a_bias_in_the_file_is_used_although_the_config_does_not_speak_of_it(sin
     assert (whole_logits(load(single), ids) - plain).abs().max() > 0.01
 
 
+def test_ids_are_read_as_whole_numbers_and_numbers_not_as_ids(single: Path) -> None:
+    change_tensors(single, ids=torch.tensor([3, 0, 2]), rates=torch.tensor([0.5]))
+    weights = SafetensorsDirectory(single)
+    assert weights.take("ids", (3,), torch.int64, CPU).tolist() == [3, 0, 2]
+    with pytest.raises(CheckpointError, match="rates is stored as F32; it holds ids, only I64"):
+        weights.take("rates", (1,), torch.int64, CPU)
+
+
 def test_quantised_tensors_are_refused_by_name(single: Path) -> None:
     weight = torch.zeros(64, 64, dtype=torch.float8_e4m3fn)
     change_tensors(single, model__layers__0__self_attn__q_proj__weight=weight)
