@@ -15,6 +15,8 @@ from benchmarks.beside.shapes import LLAMA, SMOLLM2, TINY, Shape
 from benchmarks.beside.side import Arrival, draw_prompts
 
 OURS = "interlock"
+CELLS = ("decode", "prefill", "arrivals", "agreement")
+"""What can be asked for."""
 PLAIN = "plain"
 
 
@@ -56,6 +58,11 @@ class Row:
         value = statistics.median(self.samples[side])
         return value if self.scale == 1.0 else self.scale / value
 
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands among others: by shape, cell and batch."""
+        kind = next(at for at, name in enumerate(CELLS) if name in self.cell)
+        return list(WORKS).index(self.shape), kind, len(self.cell)
+
     @property
     def peers(self) -> list[str]:
         """Systems beside ours."""
@@ -65,6 +72,12 @@ class Row:
     def plains(self) -> list[str]:
         """Plain products over the same bytes, torch.mv first."""
         return [name for name in self.samples if name.startswith(PLAIN)]
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> "Row":
+        """As `as_json` wrote it."""
+        samples, scale = row["samples"], row.get("scale", 1.0)
+        return cls(row["shape"], row["cell"], row["unit"], samples, scale, row["note"])
 
     def as_json(self) -> dict[str, Any]:
         """Medians, ratios with intervals, and every sample (milliseconds or seconds)."""
@@ -80,6 +93,7 @@ class Row:
                 for name, ratio in ratios.items()
                 if name != OURS
             },
+            "scale": self.scale,
             "note": self.note,
             "samples": {name: [round(v, 4) for v in taken] for name, taken in self.samples.items()},
         }
@@ -103,14 +117,15 @@ class Comparison:
         """Random ones of this shape's vocabulary."""
         return draw_prompts(count, tokens, self.work.shape.vocab, seed)
 
-    def rows(self, batches: Sequence[int]) -> list[Row]:
-        """Everything; the first prefill of each side warms it up."""
+    def rows(self, cells: Sequence[str], batches: Sequence[int]) -> list[Row]:
+        """Those asked for; the first prefill of each side warms it up."""
         for name, side in self.sides.items():
             self.progress.say(f"{self.work.shape.name}: warming up {name}")
             side.call("greedy", self.prompts(2, 24, 7), 4)
-        found = [self.decode(batch) for batch in batches]
-        found.append(self.prefill())
-        if self.work.requests:
+        found = [self.decode(batch) for batch in batches] if "decode" in cells else []
+        if "prefill" in cells:
+            found.append(self.prefill())
+        if "arrivals" in cells:
             found.append(self.arrivals())
         return found
 

@@ -10,14 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.beside.cells import OURS, PLAIN, WORKS, Comparison, Row, agreement
+from benchmarks.beside.cells import CELLS, OURS, PLAIN, WORKS, Comparison, Row, agreement
 from benchmarks.beside.page import page
 from benchmarks.beside.paired import Progress, paired_ratio
 from benchmarks.beside.process import SideError, SideProcess
@@ -50,8 +50,11 @@ def options(description: str) -> argparse.ArgumentParser:
         "a temporary directory")  # fmt: skip
     add("--ours", nargs="*", default=[], metavar="KEY=VALUE",
         help="further overrides of our engine, e.g. scheduler.budget_tokens=512")  # fmt: skip
-    add("--no-arrivals", action="store_true", help="leave the workload of arrivals out")
+    add("--cells", nargs="+", default=list(CELLS), choices=CELLS, metavar="CELL",
+        help=f"of {', '.join(CELLS)} (of greedy tokens); default: all")  # fmt: skip
     add("--json", type=Path, metavar="PATH", help="write every sample and version to this file")
+    add("--add", action="store_true",
+        help="keep what --json's file holds of cells that are not measured now")  # fmt: skip
     add("--page", type=Path, metavar="PATH", help="write the table to this file, in Markdown")
     return parser
 
@@ -76,9 +79,10 @@ def compare(peers: Sequence[Peer], args: argparse.Namespace, folder: Path) -> di
     progress = Progress()
     rows: list[Row] = []
     facts: dict[str, Any] = {}
-    report: dict[str, Any] = {"agreement_bfloat16": {}, "start_s": {}}
+    report: dict[str, Any] = {"agreement_bfloat16": {}, "agreement_float32": {}, "start_s": {}}
+    compares_tokens = "agreement" in args.cells
     for name in args.shapes:
-        work = WORKS[name] if not args.no_arrivals else replace(WORKS[name], requests=0)
+        work = WORKS[name]
         progress.say(f"{name}: writing the checkpoint and starting the sides")
         model = write(work.shape, folder)
         with (
@@ -88,13 +92,15 @@ def compare(peers: Sequence[Peer], args: argparse.Namespace, folder: Path) -> di
             facts |= {side: process.facts for side, process in sides.items()}
             report["start_s"][name] = {s: round(p.start_s, 1) for s, p in sides.items()}
             comparison = Comparison(work, sides, plain, args.repeats, progress)
-            rows += comparison.rows(args.batches)
-            report["agreement_bfloat16"][name] = agreement(work.shape, sides, 4, 16)
-    smallest = WORKS[args.shapes[0]].shape
-    progress.say(f"{smallest.name}: tokens in fp32")
-    exact = write(smallest, folder, "float32")
-    with started(exact, "float32", peers, args, exact=True) as sides:
-        report["agreement_float32"] = {smallest.name: agreement(smallest, sides, 3, 12)}
+            rows += comparison.rows(args.cells, args.batches)
+            if compares_tokens:
+                report["agreement_bfloat16"][name] = agreement(work.shape, sides, 4, 16)
+    if compares_tokens:
+        smallest = WORKS[args.shapes[0]].shape
+        progress.say(f"{smallest.name}: tokens in fp32")
+        exact = write(smallest, folder, "float32")
+        with started(exact, "float32", peers, args, exact=True) as sides:
+            report["agreement_float32"] = {smallest.name: agreement(smallest, sides, 3, 12)}
     progress.clear()
     report["seconds"] = round(time.perf_counter() - progress.start_s)
     return report | {"rows": rows, "sides": facts}
@@ -108,7 +114,9 @@ def heads_of(peers: Sequence[str]) -> list[str]:
 def cells_of(row: Row, peers: Sequence[str]) -> list[str]:
     """One line of the table."""
     digits = 1 if row.median(OURS) < 100 else 0
-    shown = [f"{row.median(name):,.{digits}f}" for name in (OURS, *peers)]
+    shown = [
+        f"{row.median(name):,.{digits}f}" if name in row.samples else "-" for name in (OURS, *peers)
+    ]
     best = min(row.peers, key=lambda name: statistics.median(row.samples[name]))
     ratio = paired_ratio(row.samples[best], row.samples[OURS])
     verdict = "tie" if ratio.tie else ("faster" if ratio.median > 1 else "slower")
@@ -152,6 +160,19 @@ def cpu_name() -> str:
     return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
 
 
+def kept(report: dict[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """`report` with what an earlier one holds of other cells, in the order of shapes."""
+    new = {(row.shape, row.cell) for row in report["rows"]}
+    old = [Row.from_json(row) for row in written["rows"]]
+    both = [row for row in old if (row.shape, row.cell) not in new] + report["rows"]
+    both.sort(key=Row.place)
+    merged = {
+        key: {**written[key], **report[key]}
+        for key in ("agreement_bfloat16", "agreement_float32", "start_s", "sides")
+    }
+    return report | merged | {"rows": both, "seconds": report["seconds"] + written["seconds"]}
+
+
 def run(peers: Sequence[Peer], args: argparse.Namespace, command: str) -> None:
     """Compare, print, write the JSON file; ends with 1 and the reason where a side fails."""
     if args.repeats < 5:
@@ -163,10 +184,13 @@ def run(peers: Sequence[Peer], args: argparse.Namespace, command: str) -> None:
             report = compare(peers, args, folder)
         except SideError as error:
             sys.exit(f"\n{error}")
+    commands = [shlex.join(("python", command, *sys.argv[1:]))]
+    if args.add and args.json and args.json.is_file():
+        earlier = json.loads(args.json.read_text(encoding="utf-8"))
+        report, commands = kept(report, earlier), earlier["commands"] + commands
     show(report, peers)
     written = report | {
-        "command": f"python {command}",
-        "arguments": shlex.join(sys.argv[1:]),
+        "commands": commands,
         "rows": [row.as_json() for row in report["rows"]],
         "repeats": args.repeats,
         "threads": args.threads,

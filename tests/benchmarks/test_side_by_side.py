@@ -84,6 +84,20 @@ def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
     assert all(cell in page for cell in cells)
     assert "100% of transformers (tiny) in fp32" in page
     assert {"interlock", "torch"} <= set(found["sides"]["interlock"])
+    again = run(
+        "benchmarks/vs_transformers.py", "--shapes", "tiny", "--repeats", "2", "--threads", "1",
+        "--batches", "3", "--cells", "decode", "--add", "--models", str(tmp_path),
+        "--json", str(tmp_path / "out.json"), "--page", str(tmp_path / "out.md"),
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    both = json.loads((tmp_path / "out.json").read_text())
+    assert [row["cell"] for row in both["rows"]] == list(cells)
+    assert [row["samples"] == cells[row["cell"]]["samples"] for row in both["rows"]] == [
+        True, False, True, True,
+    ]  # fmt: skip
+    assert both["rows"][3]["medians"] == pytest.approx(cells["5 arrivals"]["medians"], rel=0.01)
+    assert both["agreement_float32"] == found["agreement_float32"]
+    assert len(both["commands"]) == 2
 
 
 @pytest.mark.parametrize("given", [[], ["--vllm-python", "/no/such/python"]])
