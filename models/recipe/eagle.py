@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from interlock.models.recipe.network import (
     MAX_POSITIONS,
-    ROPE_THETA,
     GroupedQueryAttention,
     RMSNorm,
     Shape,
@@ -155,7 +154,7 @@ def _later(seen: list[KeyValues]) -> list[tuple[int, KeyValues]]:
     return list(enumerate(seen))[1:]
 
 
-def save_head(head: EagleHead, folder: Path) -> None:
+def save_head(head: EagleHead, folder: Path, max_positions: int = MAX_POSITIONS) -> None:
     """Write config.json and model.safetensors (bf16) in the layout of SafeAILab's EAGLE heads.
 
     `embed_tokens.weight` is left out: the head uses the target's embedding.
@@ -175,8 +174,8 @@ def save_head(head: EagleHead, folder: Path) -> None:
         "head_dim": shape.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": shape.norm_eps,
-        "rope_theta": ROPE_THETA,
-        "max_position_embeddings": MAX_POSITIONS,
+        "rope_theta": shape.rope_theta,
+        "max_position_embeddings": max_positions,
         "torch_dtype": "bfloat16",
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -205,6 +204,7 @@ def load_head(folder: Path) -> EagleHead:
             kv_heads=config["num_key_value_heads"],
             head_dim=config["head_dim"],
             norm_eps=config["rms_norm_eps"],
+            rope_theta=config["rope_theta"],
         )
     )
     tensors = {n: t.float() for n, t in load_file(folder / "model.safetensors").items()}

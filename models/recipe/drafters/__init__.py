@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from interlock.models.recipe.drafters.facts import Drafter
 
-KINDS = ("eagle3", "mtp", "dflash", "dspark", "draft_model")
+
+KINDS = ("eagle", "eagle3", "medusa", "hydra", "mtp", "dflash", "dspark", "draft_model")
 """In the order in which the command's help shows them."""
 
 

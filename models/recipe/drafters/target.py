@@ -13,6 +13,7 @@ from torch import Tensor
 
 from interlock.core.assemble import assemble
 from interlock.core.checkpoint import describe_model, find_model, load_decoder
+from interlock.core.model import Decoder, Taps
 from interlock.core.model_files import ModelFiles
 from interlock.core.parallel import Placement
 from interlock.core.registry import load_registry
@@ -56,6 +57,7 @@ class Target:
         self.files: ModelFiles = find_model(name, list(registry.formats.values()))
         self.description = describe_model(self.files, self._families)
         self.codec = registry.codec(self.files)
+        self._loaded: Decoder | None = None
         self.last_layer = self.description.num_layers - 1
 
     @property
@@ -96,32 +98,21 @@ class Target:
     def compute(self, ids_BT: Tensor, layers: Sequence[int] = ()) -> Computed:
         """One dense pass in the dtype that was asked for."""
         windows, tokens = ids_BT.shape
-        outputs: dict[int, Tensor] = {}
+        positions_T = torch.arange(tokens).repeat(windows)
+        taps = Taps((self.last_layer, *layers))
         decoder = self._decoder()
-        keep = {*layers, self.last_layer}
+        features_TE = decoder.forward(ids_BT.flatten(), positions_T, dense_attend(windows), taps)
+        best_T = decoder.logits(features_TE).argmax(-1)
 
-        def kept(layer: int, block: object) -> object:
-            def run(*inputs: object) -> Tensor:
-                outputs[layer] = block(*inputs)  # type: ignore[operator]
-                return outputs[layer]
+        def windowed(x: Tensor) -> Tensor:
+            return x.unflatten(0, (windows, tokens))
 
-            return run if layer in keep else block
-
-        whole = decoder.blocks
-        decoder.blocks = [kept(layer, block) for layer, block in enumerate(whole)]
-        try:
-            features = decoder.forward(
-                ids_BT.flatten(), torch.arange(tokens).repeat(windows), dense_attend(windows)
-            )
-            best = decoder.logits(features).argmax(-1)
-        finally:
-            decoder.blocks = whole
-        rows = {layer: x.unflatten(0, (windows, tokens)) for layer, x in outputs.items()}
+        hidden_BTE, *outputs = (windowed(x) for x in taps.outputs())
         return Computed(
-            features.unflatten(0, (windows, tokens)),
-            rows[self.last_layer],
-            best.unflatten(0, (windows, tokens)),
-            {layer: rows[layer] for layer in layers},
+            windowed(features_TE),
+            hidden_BTE,
+            windowed(best_T),
+            dict(zip(layers, outputs, strict=True)),
         )
 
     def facts(self, counts_V: Tensor) -> TargetFacts:
@@ -157,8 +148,8 @@ class Target:
             counts_V=counts_V,
         )
 
-    def _decoder(self):  # type: ignore[no-untyped-def]
-        if not hasattr(self, "_loaded"):
+    def _decoder(self) -> Decoder:
+        if self._loaded is None:
             placement = Placement(self.dtype, CPU)
             self._loaded = load_decoder(self.description, self._families, placement)
         return self._loaded
