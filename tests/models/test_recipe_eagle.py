@@ -1,17 +1,11 @@
-import json
-import sys
-
 import pytest
 import torch
 from safetensors import safe_open
 
-from interlock.models.recipe import train_eagle
 from interlock.models.recipe.acceptance import measure_acceptance
-from interlock.models.recipe.checkpoint import load_decoder, save_decoder
 from interlock.models.recipe.decode import continue_prompts
 from interlock.models.recipe.eagle import EagleHead, load_head, save_head
 from interlock.models.recipe.network import Decoder, Shape
-from interlock.models.recipe.tokenizer import save_tokenizer, train_tokenizer
 
 SMALL = {"vocab_size": 50, "hidden": 32, "intermediate": 48, "layers": 2, "head_dim": 8}
 SMALL_LATENT = {**SMALL, "kv_lora_rank": 12, "nope_dim": 8, "rope_dim": 4}
@@ -125,30 +119,3 @@ def test_a_saved_head_has_the_published_names_and_computes_the_same(tmp_path):
         loaded.unroll(embedded, features, 2), head.unroll(embedded, features, 2), strict=True
     ):
         assert (found - wanted).norm() < 0.05 * wanted.norm()  # weights are rounded to bf16
-
-
-@pytest.mark.parametrize("attention", ["gqa", "mla"])
-def test_the_command_trains_a_head_on_ones_own_text(tmp_path, monkeypatch, capsys, attention):
-    text = tmp_path / "text"
-    text.mkdir()
-    for number in range(60):
-        (text / f"{number}.md").write_text(f"the number {number} is followed by {number + 1}\n" * 9)
-    tokenizer = train_tokenizer([p.read_text() for p in text.iterdir()], vocab_size=300)
-    target = tmp_path / "model"
-    sizes = {**(SMALL if attention == "gqa" else SMALL_LATENT), "vocab_size": 300}
-    save_decoder(randomise(Decoder(Shape(attention=attention, **sizes)), std=0.05), target)
-    save_tokenizer(tokenizer, target, 1024)
-    (target / "held_out.txt").write_text("the number 7 is followed by 8\n" * 40)
-    monkeypatch.setattr(train_eagle, "TOKENS_PER_STEP", 1024)
-    options = "--pattern *.md --steps 8 --own-windows 8 --depth 2 --intermediate 32 --seed 1"
-    arguments = ["--target", str(target), "--text", str(text), *options.split()]
-    monkeypatch.setattr(sys, "argv", ["train_eagle", *arguments])
-    train_eagle.main()
-    report = json.loads((target / "eagle" / "training.json").read_text())
-    assert report["acceptance"]["emitted_per_pass"] >= 1
-    assert (report["steps"], report["own_windows"], report["depth"]) == (8, 8, 2)
-    losses = [
-        float(line.split()[3]) for line in capsys.readouterr().out.splitlines() if "loss" in line
-    ]
-    assert losses[-1] < losses[0]
-    assert load_head(target / "eagle").shape.hidden == load_decoder(target).shape.hidden

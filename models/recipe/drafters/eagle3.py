@@ -30,7 +30,7 @@ STEP_DECAY = 0.8
 
 def default_taps(layers: int) -> tuple[int, ...]:
     """A low, the middle and a high layer; never the last, whose output others store normed."""
-    return tuple(sorted({min(layer, max(0, layers - 2)) for layer in (1, layers // 2, layers - 2)}))
+    return tuple(sorted({max(0, min(layer, layers - 2)) for layer in (1, layers // 2, layers - 2)}))
 
 
 class MidLayer(nn.Module):

@@ -22,6 +22,8 @@ from interlock.models.recipe.drafters.dense import dense_attend
 from interlock.models.recipe.drafters.facts import TargetFacts
 
 CPU = torch.device("cpu")
+REQUESTS = 128
+"""That the target writes at once."""
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
@@ -57,7 +59,7 @@ class Target:
         self.files: ModelFiles = find_model(name, list(registry.formats.values()))
         self.description = describe_model(self.files, self._families)
         self.codec = registry.codec(self.files)
-        self._loaded: Decoder | None = None
+        self.loaded: Decoder | None = None
         self.last_layer = self.description.num_layers - 1
 
     @property
@@ -82,8 +84,9 @@ class Target:
             ValueError: a prompt that the engine refuses; says why.
         """
         engine = assemble([
-            f"model={self.name}", f"seed={seed}", f"threads={torch.get_num_threads()}",
-            "scheduler.max_requests=128", "progress=false",
+            f"model={self.name}", f"dtype={str(self.dtype).removeprefix('torch.')}",
+            f"seed={seed}", f"threads={torch.get_num_threads()}", "progress=false",
+            f"scheduler.max_requests={REQUESTS}",
         ])  # fmt: skip
         for index, (prompt, how) in enumerate(zip(prompts, sampling, strict=True)):
             engine.submit(Request(index, tuple(prompt), how))
@@ -149,10 +152,10 @@ class Target:
         )
 
     def _decoder(self) -> Decoder:
-        if self._loaded is None:
+        if self.loaded is None:
             placement = Placement(self.dtype, CPU)
-            self._loaded = load_decoder(self.description, self._families, placement)
-        return self._loaded
+            self.loaded = load_decoder(self.description, self._families, placement)
+        return self.loaded
 
 
 def _rope_theta(config: "dict[str, object]") -> float:

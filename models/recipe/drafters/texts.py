@@ -19,7 +19,6 @@ from interlock.models.recipe.corpus import Corpus, is_held_out, read_corpus
 from interlock.models.recipe.drafters.target import Answer, Target
 
 TEXT_TOKENS, LONG_TOKENS = 256, 1024
-TEXT_WINDOWS, LONG_WINDOWS = 320, 80
 BUCKET_TOKENS = 128
 HELD_OUT = "held_out"
 HELD_OUT_PROMPTS, HELD_OUT_TOKENS = 64, 64
@@ -58,6 +57,8 @@ class TextPlan(Plan):
     prompt_tokens: int
     own_tokens: int
     seed: int
+    text_windows: int = 320
+    long_windows: int = 80
 
     def digest(self) -> str:
         """Of documents and numbers."""
@@ -84,8 +85,10 @@ class TextPlan(Plan):
         own = self._continue(target, draw(ids, self.prompt_tokens, self.own_windows, generator))
         groups = [Group("own", own, torch.ones_like(own, dtype=torch.bool), 2.0)]
         longest = target.description.max_positions
-        sizes = ("text", TEXT_TOKENS, TEXT_WINDOWS), ("long", LONG_TOKENS, LONG_WINDOWS)
-        for name, length, count in sizes:
+        for name, length, count in (
+            ("text", TEXT_TOKENS, self.text_windows),
+            ("long", LONG_TOKENS, self.long_windows),
+        ):
             if length < len(ids) and length <= longest:
                 windows = draw(ids, length, count, generator)
                 groups.append(Group(name, windows, torch.ones_like(windows, dtype=torch.bool), 1.0))
@@ -169,22 +172,21 @@ class PromptPlan(Plan):
             SamplingParams(
                 max_tokens=min(self.own_tokens, longest - len(p)),
                 temperature=t,
-                include_stop=True,
             )
             for p, t in zip(prompts, heat, strict=True)
         ]
+        answers = list(target.write(prompts, sampling, self.seed))
+        if name == HELD_OUT:
+            return [_padded(name, max(map(_length, answers)), answers)]
         buckets: dict[int, list[Answer]] = {}
-        for answer in target.write(prompts, sampling, self.seed):
-            length = len(answer.prompt) + len(answer.tokens)
-            if name == HELD_OUT:
-                padded = longest
-            else:
-                padded = min(longest, -(-length // BUCKET_TOKENS) * BUCKET_TOKENS)
+        for answer in answers:
+            padded = min(longest, -(-_length(answer) // BUCKET_TOKENS) * BUCKET_TOKENS)
             buckets.setdefault(padded, []).append(answer)
-        return [
-            _padded(name if name == HELD_OUT else f"{name}_{length}", length, answers)
-            for length, answers in sorted(buckets.items())
-        ]
+        return [_padded(f"{name}_{size}", size, found) for size, found in sorted(buckets.items())]
+
+
+def _length(answer: Answer) -> int:
+    return len(answer.prompt) + len(answer.tokens)
 
 
 def _padded(name: str, length: int, answers: Sequence[Answer]) -> Group:
