@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from interlock.core.capabilities import (
@@ -10,8 +9,10 @@ from interlock.core.capabilities import (
     Capability,
     CarriesTokens,
     Composition,
+    DraftsChains,
+    RatesDrafts,
     Requirement,
-    RunsModel,
+    SamplesDrafts,
     SimulatesDrafts,
 )
 from interlock.core.closest import unknown_name
@@ -19,6 +20,7 @@ from interlock.core.component import Component
 from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
+from interlock.plugins.speculative.heads import options
 
 MATCHES = ("latest", "earliest")
 """Which earlier occurrence spec=ngram copies from."""
@@ -56,19 +58,6 @@ class NgramConfig:
 
 
 @dataclass(frozen=True)
-class EagleConfig:
-    """EAGLE-1: a chain drafted by one trained layer over the target's features."""
-
-    name: str = "eagle"
-    num_drafts: int = option(5, "candidates per request and step, 1 or more")
-    path: str | None = option(None, "directory of the head; null: `eagle` in the model's directory")
-
-    def __post_init__(self) -> None:
-        if self.num_drafts < 1:
-            raise ConfigError(f"num_drafts={self.num_drafts} is not a whole number >= 1")
-
-
-@dataclass(frozen=True)
 class TargetOnlyConfig:
     """A candidate is accepted when it is the token that the target draws."""
 
@@ -91,14 +80,12 @@ def components() -> list[Component]:
     """Every built-in choice of spec, spec/verifier and spec/length."""
     here = "interlock.plugins.speculative"
     return [
-        Component("spec", "none", NoneConfig, f"{here}.none:build", "no drafts"),
+        Component(
+            "spec", "none", NoneConfig, f"{here}.none:build", "no drafts", provides=_any_of_none
+        ),
         Component(
             "spec", "ngram", NgramConfig, f"{here}.ngram:build",
             "prompt lookup: copies what followed the same tokens before", requires=_ngram_needs,
-        ),
-        Component(
-            "spec", "eagle", EagleConfig, f"{here}.eagle:build",
-            "a trained layer over the target's features drafts a chain", requires=_eagle_needs,
         ),
         Component(
             "spec/verifier", "target_only", TargetOnlyConfig, f"{here}.target_only:build",
@@ -109,7 +96,13 @@ def components() -> list[Component]:
             "spec/length", "fixed", FixedLengthConfig, f"{here}.fixed_length:build",
             "the same number of drafts for every request and step",
         ),
+        *options.components(),
     ]  # fmt: skip
+
+
+def _any_of_none(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+    """Where nothing is drafted there is nothing to get wrong."""
+    return (DraftsChains(), SamplesDrafts(), RatesDrafts())
 
 
 def _exact_for_any_draft(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
@@ -126,38 +119,3 @@ def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Itera
         )
 
     return (tokens_or_simulation,)
-
-
-def eagle_directory(config: EagleConfig, model: ModelDescription | None) -> Path | None:
-    """Where the head of this model is expected; None for a model without a directory."""
-    if config.path is not None:
-        return Path(config.path).expanduser()
-    return model.directory / "eagle" if model and model.directory else None
-
-
-def _eagle_needs(config: EagleConfig, model: ModelDescription | None) -> Iterable[Requirement]:
-    def a_forward_pass(composition: Composition) -> str | None:
-        if composition.has(RunsModel()) or composition.has(SimulatesDrafts()):
-            return None
-        return (
-            "spec=eagle drafts from the features of a real forward pass, or has its drafts "
-            "simulated, and the executor does neither"
-        )
-
-    def a_head(composition: Composition) -> str | None:
-        if not composition.has(RunsModel()):
-            return None
-        directory = eagle_directory(config, model)
-        if directory is None:
-            return "spec=eagle has no trained head: set spec.path, the model has no directory"
-        missing = [f for f in ("config.json", "model.safetensors") if not (directory / f).is_file()]
-        if not missing:
-            return None
-        target = model.directory if model and model.directory else "MODEL"
-        return (
-            f"spec=eagle has no trained head: {directory} lacks {' and '.join(missing)}; train one "
-            f"with `python -m interlock.models.recipe.train_eagle --target {target} --out "
-            f"{directory}`, or set spec.path"
-        )
-
-    return (a_forward_pass, a_head)

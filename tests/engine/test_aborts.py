@@ -3,7 +3,7 @@
 import pytest
 
 from interlock.core.request import FinishReason, RequestId, Status
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, outputs, overlapping, serve, solo, tokens
 
 NEIGHBOURS = [asking(1, 6, 9, temperature=1.0, ignore_eos=True), asking(2, 11, 7, ignore_eos=True)]

@@ -9,7 +9,7 @@ import pytest
 from interlock.core.batch import Draft
 from interlock.core.drafter import FeatureDrafter
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import (
     Client,
     asking,

@@ -12,7 +12,8 @@ from interlock.core.streams import Purpose, uniform
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.core.testing.sampler_contract import reference_law, reference_logits
 from interlock.core.testing.tiny import VOCAB_SIZE
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import asking, build, outputs, plus, serve, solo
 from tests.models.loading import load, whole_logits
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from interlock.core.request import FinishReason, Status
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.scheduler import DecodeFirstConfig, PrefillFirstConfig, WhenItFitsConfig
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, overlapping, serve, tokens
 
 CACHES = st.sampled_from(

@@ -19,7 +19,8 @@ from interlock.core.testing.tiny import write_tiny_checkpoint
 from interlock.core.testing.tiny_adapter import write_adapter
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.plugins.scheduler import PrefillFirstConfig
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import REFERENCE, Client, configured, overlapping, plus
 
 KINDS = ("gqa", "hybrid", "caps", "sinks", "mla_moe")

@@ -7,7 +7,7 @@ import pytest
 
 from interlock.core.testing.integrity import check_cache
 from interlock.plugins.cache.block_hash import BlockHashIndex
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import (
     Client,
     asking,

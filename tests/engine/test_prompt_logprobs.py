@@ -12,7 +12,7 @@ from interlock.core.registry import load_registry
 from interlock.core.request import Status
 from interlock.core.testing.tiny import dense_attend
 from interlock.plugins.executor import torch_executor
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, outputs, serve, tokens
 
 TOLERANCE = 1e-9

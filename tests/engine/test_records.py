@@ -5,7 +5,7 @@ import pytest
 from interlock.core.request import Status
 from interlock.driver.latency import latencies
 from interlock.plugins.executor import FixedConfig
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, serve
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import asking, build, outputs, plus, serve, solo, tokens
 
 PROMPT = tokens(9, salt=2)

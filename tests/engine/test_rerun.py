@@ -16,7 +16,8 @@ from interlock.driver.run import Run, make_entries, run, serve
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.frontend import PromptsConfig, SyntheticConfig
 from interlock.plugins.scheduler import PrefillFirstConfig
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import configured
 
 

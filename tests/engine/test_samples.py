@@ -8,7 +8,8 @@ from interlock.core.capabilities import SharesPages
 from interlock.core.request import FinishReason, Status
 from interlock.core.streams import sample_seed
 from interlock.plugins.cache.paged import PagedAllocator
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import (
     Client,
     Unnamed,

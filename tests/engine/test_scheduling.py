@@ -6,7 +6,7 @@ from interlock.core.request import FinishReason, Status
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.scheduler import DecodeFirstConfig, PrefillFirstConfig
-from interlock.plugins.speculative import EagleConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, outputs, plus, serve, solo, tokens
 
 CHUNKINGS = [

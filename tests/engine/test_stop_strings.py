@@ -8,7 +8,8 @@ import pytest
 from interlock.core.request import FinishReason, Request, RequestOutput, SamplingParams, Status
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.models.text import REPLACEMENT
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, serve, solo
 from tests.engine.test_stops import replaying
 from tests.engine.wordy import codec_of, with_words

@@ -7,7 +7,8 @@ from interlock.core.drafter import TokenDrafter
 from interlock.core.request import FinishReason
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.plugins.executor import FixedConfig
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import (
     Client,
     asking,

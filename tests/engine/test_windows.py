@@ -15,7 +15,8 @@ from interlock.core.testing.tiny import WINDOW, write_tiny_checkpoint
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.core.window_pages import WindowPages
 from interlock.plugins.cache.paged import PagedAllocator
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, outputs, serve, solo, tokens
 
 BUDGET = 12

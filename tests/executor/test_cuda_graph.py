@@ -18,7 +18,8 @@ from interlock.core.testing.executor_contract import ExecutorContract
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component
 from interlock.driver.activity import counters
 from interlock.plugins.executor import GraphConfig
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.conftest import model_of  # noqa: F401
 from tests.engine.serving import (
     asking,

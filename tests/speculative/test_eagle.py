@@ -14,8 +14,10 @@ from interlock.core.errors import CheckpointError, ConfigError
 from interlock.core.request import SamplingParams
 from interlock.core.testing.tiny import tiny_description, tiny_model, write_tiny_checkpoint
 from interlock.plugins.models import model_families, model_formats
-from interlock.plugins.speculative import EagleConfig, components, eagle_directory
-from interlock.plugins.speculative.eagle import build
+from interlock.plugins.speculative import components
+from interlock.plugins.speculative.heads.directory import head_directory
+from interlock.plugins.speculative.heads.eagle import build
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.speculative.eagle_oracle import SIZES, ListCache, chain, head_tensors, last_estimate
 
 TOLERANCE = 1e-10  # fp64 against fp64 in another order of sums; values are of order 1 to 30
@@ -159,9 +161,7 @@ def test_lower_precision_follows_the_oracle_within_its_rounding(tmp_path, decode
     rows = target.rows([(0, 11), (0, 0), (0, 0)], (0, 0, 0))
     context = ListCache(decoder, len(TEXT), expected_layer=2)
     attend, positions = context.attend([0], [11], [0])
-    found = drafter.network.forward(
-        decoder.embed(rows.next_tokens_N), rows.features_NE, positions, attend
-    )
+    found = drafter.head.forward(rows.features_NE, rows.next_tokens_N, positions, attend, context)
     wanted, _, _ = last_estimate(tensors, target.embedding[TEXT[0][1:]], target.features[0][:11])
     assert found.dtype == torch.bfloat16
     error = np.abs(found[-1].double().numpy() - wanted).max() / np.abs(wanted).max()
@@ -197,7 +197,7 @@ def test_all_problems_of_the_config_are_reported_at_once(tmp_path):
         hidden_size=64,
         num_hidden_layers=2,
         hidden_act="gelu",
-        rope_scaling={"type": "linear", "factor": 2.0},
+        rope_scaling={"type": "yarn", "factor": 2.0},
         rms_norm_eps="small",
         intermediate_size=None,
     )
@@ -232,10 +232,10 @@ def test_a_missing_head_is_refused_with_the_command_that_trains_one(tmp_path):
     model = replace(tiny_description("gqa", model_families()), directory=tmp_path)
     (reason,) = requirements(EagleConfig(), model, RunsModel())
     assert str(tmp_path / "eagle") in reason
-    assert f"train_eagle --target {tmp_path} --out {tmp_path / 'eagle'}" in reason
+    assert f"train_drafter eagle --target {tmp_path} --out {tmp_path / 'eagle'}" in reason
     write_head(tmp_path / "eagle", head_tensors())
     assert requirements(EagleConfig(), model, RunsModel()) == []
-    assert eagle_directory(EagleConfig(), model) == tmp_path / "eagle"
+    assert head_directory(EagleConfig(), model, "eagle") == tmp_path / "eagle"
 
 
 def test_a_simulated_run_needs_no_head_and_an_idle_executor_is_refused(tmp_path):

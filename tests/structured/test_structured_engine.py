@@ -15,7 +15,8 @@ from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, r
 from interlock.core.testing.sampler_contract import reference_law, reference_logits
 from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.text import load_codec
-from interlock.plugins.speculative import EagleConfig, NgramConfig
+from interlock.plugins.speculative import NgramConfig
+from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, outputs, plus, serve
 from tests.models.loading import load, whole_logits
 

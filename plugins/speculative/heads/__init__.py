@@ -1,0 +1,1 @@
+"""Drafters with networks of their own, trained for one target each."""

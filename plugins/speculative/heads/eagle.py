@@ -1,0 +1,110 @@
+"""EAGLE-1 heads: fc, then one Llama layer without its first norm, over the target's features.
+
+    x_p = fc(cat[embedding of the token at p + 1, feature of p]);  layer output = feature of p + 1
+
+Row p pairs the target's final-norm feature of position p with the token at p + 1, sits at rotary
+position p and estimates the feature of p + 1; the target's own head turns that into the token at
+p + 2 (arXiv 2401.15077, section 3, with the tensor names of SafeAILab's checkpoints).
+
+A token's embedding is its row of the head's own matrix, or of the target's as it is stored: where a
+target scales embeddings (Gemma), its head does not, because heads are trained on the matrix alone.
+The target's cap on logits bends a head's logits as well, which changes no greedy draft.
+
+Legend: N rows, R requests in a pass, E hidden size.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from interlock.core.component import BuildContext
+from interlock.core.drafter import DraftContext, DraftRows, FeatureDrafter
+from interlock.core.model import Attend
+from interlock.core.weights import WeightSource
+from interlock.plugins.speculative.heads.chain import ChainDrafter
+from interlock.plugins.speculative.heads.directory import open_head
+from interlock.plugins.speculative.heads.fields import Fields, LayerShape, read_layer
+from interlock.plugins.speculative.heads.layer import Layer, Taker
+from interlock.plugins.speculative.heads.options import EagleConfig
+from interlock.plugins.speculative.heads.pairs import PairHead
+
+
+class EagleHead(PairHead):
+    """Takes every tensor from `weights` once and finishes it: missing, misshapen and unexpected
+    tensors are one CheckpointError. `number` is the layer that its cache rows are stored under."""
+
+    def __init__(
+        self,
+        shape: LayerShape,
+        vocab_size: int,
+        max_positions: int,
+        number: int,
+        weights: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        source = Taker(weights, dtype, device)
+        self.fc = source.take("fc", shape.hidden, 2 * shape.hidden)
+        self.fc_bias = source.bias("fc", shape.hidden)
+        self.layer = Layer(shape, number, source.under("layers.0."))
+        self.embed_tokens = source.optional("embed_tokens", vocab_size, shape.hidden)
+        """The head's own embedding; None: the target's is used."""
+        weights.finish()
+        self.specs = (self.layer.spec,)
+        self.max_positions = max_positions
+
+    def carried(self, rows: DraftRows) -> Tensor:
+        """See PairHead: the target's features."""
+        return rows.features_NE
+
+    def forward(
+        self,
+        carried_NE: Tensor,
+        next_tokens_N: Tensor,
+        positions_N: Tensor,
+        attend: Attend,
+        context: DraftContext,
+    ) -> Tensor:
+        """See PairHead: the estimated feature that follows each row."""
+        embedded_NE = embedded(self.embed_tokens, next_tokens_N, context)
+        pair_NI = torch.cat([embedded_NE.to(self.fc.dtype), carried_NE.to(self.fc.dtype)], dim=-1)
+        x_NE = F.linear(pair_NI, self.fc, self.fc_bias)
+        return self.layer.forward(x_NE, x_NE, positions_N, attend)
+
+    def logits(self, handed_RE: Tensor, context: DraftContext) -> Tensor:
+        """See PairHead: the target's own head."""
+        return context.decoder.logits(handed_RE)
+
+
+def embedded(own: Tensor | None, tokens_N: Tensor, context: DraftContext) -> Tensor:
+    """Rows [N, E] of the head's own embedding, or of the target's as it is stored."""
+    return context.decoder.embed(tokens_N) if own is None else F.embedding(tokens_N, own)
+
+
+def build(config: EagleConfig, context: BuildContext) -> FeatureDrafter:
+    """The drafter with the weights of `config.path`, in the engine's dtype.
+
+    Raises CheckpointError that names fields or tensors when the head is not what its config says
+    or was trained for another target; ConfigError when there is no directory to look in.
+    """
+    return ChainDrafter(
+        read_eagle(config, context), config.num_drafts, config.proposal == "sampled"
+    )
+
+
+def read_eagle(config: EagleConfig, context: BuildContext) -> EagleHead:
+    """The head, checked against the target."""
+    files, model = open_head(config, context, "eagle"), context.model
+    assert context.dtype is not None
+    assert context.device is not None
+    fields = Fields(files.json("config.json") or {}, files.where("config.json"))
+    shape = read_layer(fields, model)
+    vocab_size = fields.integer("vocab_size")
+    max_positions = fields.integer("max_position_embeddings", model.max_positions)
+    fields.only("num_hidden_layers", 1)
+    fields.same("vocab_size", vocab_size, model.vocab_size, model)
+    fields.finish()
+    weights = files.weights()
+    return EagleHead(
+        shape, vocab_size, max_positions, model.num_layers, weights, context.dtype, context.device
+    )
