@@ -23,7 +23,8 @@ class AttentionBatch:
     are flat tokens row_offsets[r] .. row_offsets[r + 1] and become entries starts[r] and following
     of its page tables; a row may have none. A query sees every entry below starts[r] (inside its
     layer's window, by position) and, among the row's new tokens, itself and its ancestors: all
-    earlier ones for a chain, those set in `tree_masks[r]` (bool [n, n], query by key) for a tree.
+    earlier ones for a chain, those set in `tree_masks[r]` (bool [n, n], query by key) for a tree,
+    or for tokens of a block, which see all new ones (or as far as each says), later ones too.
     The position of a committed entry is its index; new tokens have `positions_T`.
     """
 

@@ -125,6 +125,16 @@ class AttentionContract:
                 for tree, other in pairwise((*TREES, TREES[at % len(TREES)])):
                     scene.check_step(Work(1, 1, tree), Work(2, 2, other), Work(0, 1))
 
+    def test_blocks_see_both_ways(self) -> None:
+        """Blocks of any size, beside chains and trees, with and without lead tokens and context."""
+        if not self.serves_trees:
+            pytest.skip("declares no draft trees")
+        for at, specs in enumerate(self.specs()):
+            scene = self.scene(specs, (50, 60, 60), page_size=PAGE_SIZES[at % 4])
+            scene.check_step(Work(0, 0, block=5), Work(1, 2), Work(2, 2, block=3))
+            scene.check_step(Work(2, 3, (-1, -1, 0)), Work(1, 0, block=1), Work(0, 42))
+            scene.check_step(Work(1, 0, block=40), Work(0, 1), Work(2, 3, block=8))
+
     def test_rows_without_new_tokens_change_nothing(self) -> None:
         """Requests that are in the step and bring nothing, with and without a context."""
         for specs in self.specs():

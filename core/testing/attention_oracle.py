@@ -20,22 +20,30 @@ Floats = NDArray[np.float64]
 class Work:
     """New tokens of one request: `lead` committed ones, then a draft tree (None: no draft).
 
-    `parents[i]` is the node that node i follows, -1 for the last lead token.
+    `parents[i]` is the node that node i follows, -1 for the last lead token. Or, then, a block of
+    `block` tokens that see all of the new ones, later ones too.
     """
 
     row: int
     lead: int
     parents: tuple[int, ...] | None = None
+    block: int = 0
 
     @property
     def new(self) -> int:
         """Tokens to run."""
-        return self.lead + len(self.parents or ())
+        return self.lead + len(self.parents or ()) + self.block
+
+    def depth(self, token: int) -> int:
+        """Positions from the first new token to this one."""
+        return token if self.block else len(self.path(token)) - 1
 
     def path(self, token: int) -> list[int]:
-        """The new tokens that `token` sees: its ancestors and itself."""
+        """The new tokens that `token` sees: its ancestors and itself, or the whole block."""
         if token < self.lead:
             return list(range(token + 1))
+        if self.block:
+            return list(range(self.new))
         assert self.parents is not None
         parent = self.parents[token - self.lead]
         above = self.lead + parent if parent >= 0 else self.lead - 1
@@ -89,11 +97,11 @@ def answer(spec: AttentionSpec, inputs: AttentionInput, start: int, work: Work) 
     """[new, H, V]: what the new tokens of one request must get, given all of its entries.
 
     out[h] = sum_e p[e] v[e], p[e] = exp(s[e]) / (sum_e exp(s[e]) + exp(sink[h])), over the entries
-    e that the token sees: those below `start` and its path, both inside the window by position.
+    e that the token sees: those below `start` and its path, inside the window by position.
     s[e] = c tanh(scale q[h] . k[e] / c); without a cap c s = scale q . k, without sinks exp is 0.
     """
     q, k, v = _per_head(inputs)
-    positions = [len(work.path(token)) - 1 + start for token in range(work.new)]
+    positions = [start + work.depth(token) for token in range(work.new)]
     kv_heads = np.arange(spec.num_heads) * k.shape[1] // spec.num_heads
     sinks = np.full(spec.num_heads, -np.inf)
     if isinstance(inputs, HeadsInput) and inputs.sinks_H is not None:

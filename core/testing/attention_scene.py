@@ -93,16 +93,16 @@ class Scene:
             row_offsets=np.cumsum([0, *(item.new for item in work)]).tolist(),
             starts=starts,
             positions=[
-                start + len(item.path(token)) - 1
+                start + item.depth(token)
                 for start, item in zip(starts, work, strict=True)
                 for token in range(item.new)
             ],
             page_tables=tuple(self._page_table(t, work) for t in range(len(self.pages))),
             page_size=self.page_size,
             tree_masks={
-                at: tree_mask(Draft(item.parents, item.parents), item.new, self.device)
+                at: _mask(item).to(self.device)
                 for at, item in enumerate(work)
-                if item.parents is not None
+                if item.parents is not None or item.block
             },
             device=self.device,
         )
@@ -181,6 +181,16 @@ class Scene:
 
     def _all_planes(self) -> list[list[Tensor]]:
         return [[p.clone() for p in self._planes_of(n)] for n in range(len(self.specs))]
+
+
+def _mask(item: Work) -> Tensor:
+    """bool [new, new]: which new tokens each new token sees."""
+    if item.parents is not None:
+        return tree_mask(Draft(item.parents, item.parents), item.new, torch.device("cpu"))
+    seen = torch.zeros(item.new, item.new, dtype=torch.bool)
+    for token in range(item.new):
+        seen[token, item.path(token)] = True
+    return seen
 
 
 def _moved(inputs: AttentionInput, device: torch.device) -> AttentionInput:

@@ -3,6 +3,7 @@
 Queries stand in blocks and entries in tiles of absolute positions: position p is always row p % Q
 of its block and column p % S of its tile, and always attends over the same tiles. A draft tree is
 run as its root-to-leaf paths, each a chain of its own in position order, as if it were accepted.
+Tokens that see later ones too (a drafter's block) are one chain, seen up to where each says.
 
 Legend: C tiles of all chains, B blocks of a group, Q queries of a block, S entries of a tile,
 N real queries of a group, n blocks that still have tiles.
@@ -30,7 +31,8 @@ Ints = NDArray[np.int64]
 class Chain:
     """New tokens of one request in position order, of which the first `known` have a block already.
 
-    `path` are their places among the request's new tokens; the first has position `start`.
+    `path` are their places among the request's new tokens; the first has position `start`. Token i
+    of them sees the first `seen[i]`.
     """
 
     row: int
@@ -38,6 +40,7 @@ class Chain:
     start: int
     path: Ints
     known: int
+    seen: Ints
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class _Block:
     """Queries at the positions of one block, and their tiles; tile t is row base + t of C."""
 
     positions_Q: Ints
+    last_Q: Ints
+    """The newest position that each query sees."""
     tokens_Q: Ints
     real_Q: NDArray[np.bool_]
     base: int
@@ -120,8 +125,9 @@ class BlockPlan(PagedPlan):
         tile_n = self._to_device(np.array([block.base + block.first_tile + at for block in active]))
         first_n = np.array([(block.first_tile + at) * TILE for block in active])
         query_nQ1 = self._to_device(np.stack([block.positions_Q for block in active]))[..., None]
+        last_nQ1 = self._to_device(np.stack([block.last_Q for block in active]))[..., None]
         entry_n1S = (self._to_device(first_n)[:, None] + self._arange(TILE))[:, None]
-        hidden_nQS = entry_n1S > query_nQ1
+        hidden_nQS = entry_n1S > last_nQ1
         if window is not None:
             hidden_nQS |= entry_n1S <= query_nQ1 - window
         return Step(slots_CS[tile_n], hidden_nQS)
@@ -133,14 +139,20 @@ def chains(batch: AttentionBatch, row: int) -> Iterator[Chain]:
     start, mask = batch.starts[row], batch.tree_masks.get(row)
     if token == end:
         return
+    places = np.arange(end - token)
     if mask is None:
-        yield Chain(row, token, start, np.arange(end - token), 0)
+        yield Chain(row, token, start, places, 0, places + 1)
         return
     sees = mask.cpu().numpy()
+    if np.triu(sees, 1).any():
+        seen = sees.sum(1)
+        assert (sees == (places < seen[:, None])).all(), "a mask that is neither tree nor block"
+        yield Chain(row, token, start, places, 0, seen)
+        return
     done = np.zeros(end - token, dtype=np.bool_)
     for leaf in np.flatnonzero(sees.sum(0) == 1):
         path = np.flatnonzero(sees[leaf])
-        yield Chain(row, token, start, path, int(done[path].sum()))
+        yield Chain(row, token, start, path, int(done[path].sum()), np.arange(len(path)) + 1)
         done[path] = True
 
 
@@ -168,13 +180,15 @@ def _blocks(chain: Chain, window: int | None, queries: int, base: int) -> Iterat
         position = np.arange(number * queries, (number + 1) * queries)
         real = (position >= chain.start + chain.known) & (position < end)
         place = np.clip(position - chain.start, chain.known, len(chain.path) - 1)
+        last = np.where(real, chain.start + chain.seen[place] - 1, position)
         yield _Block(
             positions_Q=position,
+            last_Q=last,
             tokens_Q=chain.token + chain.path[place],
             real_Q=real,
             base=base,
             first_tile=_first_tile(number, window, queries),
-            end_tile=position[-1] // TILE + 1,
+            end_tile=max(int(last.max()), int(position[-1])) // TILE + 1,
         )
 
 

@@ -41,23 +41,33 @@ def visible(entry_N, step_M, position_M, start, first_token, new, masks, mask_at
     """bool [M, N]: which entries the new tokens `step_M` of a row see.
 
     Of a chain's new tokens they see the earlier ones. A draft tree (mask_at >= 0) has a mask
-    [new, new], query by key, and positions that are not its entries' numbers.
+    [new, new], query by key, and positions that are not its entries' numbers; so has a block,
+    which sees later ones too.
     """
     step_N = entry_N - start
     seen_MN = step_N[None, :] <= step_M[:, None]
     position_N = entry_N.to(tl.int64)
     if TREES:
         drafted_N = (mask_at >= 0) & (step_N >= 0)
+        real_N = drafted_N & (step_N < new)
         at_MN = mask_at + step_M[:, None] * new + step_N[None, :]
-        ancestor_MN = tl.load(masks + at_MN, mask=drafted_N[None, :] & seen_MN, other=0)
+        ancestor_MN = tl.load(masks + at_MN, mask=real_N[None, :], other=0)
         seen_MN = tl.where(drafted_N[None, :], ancestor_MN != 0, seen_MN)
         if WINDOW > 0:
-            real_N = drafted_N & (step_N < new)
             drafted = tl.load(positions + first_token + step_N, mask=real_N, other=0)
             position_N = tl.where(drafted_N, drafted, position_N)
     if WINDOW > 0:
         seen_MN &= position_N[None, :] > position_M[:, None] - WINDOW
     return seen_MN
+
+
+@triton.jit
+def newest_step(step_M, new, mask_at, TREES: tl.constexpr):
+    """The last of a row's new tokens that some of `step_M` may see."""
+    newest = tl.max(step_M, 0)
+    if TREES:
+        newest = tl.where(mask_at >= 0, new - 1, newest)
+    return newest
 
 
 @triton.jit
@@ -127,7 +137,7 @@ def absorbed_kernel(
     oldest = 0
     if WINDOW > 0:
         oldest = tl.maximum(tl.min(position_M, 0) - WINDOW + 1, 0).to(tl.int32)
-    newest = start + tl.max(step_M, 0) + 1
+    newest = start + newest_step(step_M, new, mask_at, TREES) + 1
     share = tl.cdiv(tl.cdiv(newest - oldest, BLOCK_N), splits) * BLOCK_N
     first = oldest + split * share
     end = tl.minimum(first + share, newest)

@@ -10,7 +10,12 @@ rotary embedding, V value head size, R rows, M queries and E entries of a tile.
 import triton
 import triton.language as tl
 
-from interlock.plugins.attention.kernels.mla_absorbed import LOG2_E, find_row, visible
+from interlock.plugins.attention.kernels.mla_absorbed import (
+    LOG2_E,
+    find_row,
+    newest_step,
+    visible,
+)
 
 
 @triton.jit
@@ -120,7 +125,7 @@ def expanded_kernel(
             OPERAND, ACC, BLOCK_E, BLOCK_N, BLOCK_P, BLOCK_V,
         )  # fmt: skip
         oldest = shared
-    newest = start + tl.max(step_M, 0) + 1
+    newest = start + newest_step(step_M, new, mask_at, TREES) + 1
     most_M, total_M, sums_MV = _walk(
         q_MN, q_MP, k_SHN, k_SP, v_SHV, base, oldest, newest, most_M, total_M, sums_MV,
         step_M, position_M, start, first_token, new, masks, mask_at, positions,
