@@ -47,6 +47,8 @@ TESTED = {
     ("spec", "ngram"): "speculative.test_ngram:TestNgramLatest",
     ("spec", "eagle"): "speculative.test_eagle_contract:TestEagle",
     ("spec/verifier", "target_only"): "speculative.test_target_only:TestTargetOnly",
+    ("spec", "suffix"): "speculative.test_suffix:TestSuffix",
+    ("spec", "lookahead"): "speculative.test_lookahead:TestLookahead",
     ("spec/length", "fixed"): "speculative.test_lengths:TestFixed",
     ("parallel", "none"): "parallel.test_parallel:TestNone",
     ("parallel", "tensor"): "parallel.test_parallel:TestTensor",

@@ -20,7 +20,8 @@ from interlock.core.component import Component
 from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
-from interlock.plugins.speculative.heads import options
+from interlock.plugins.speculative.heads import options as heads
+from interlock.plugins.speculative.host import options as host
 
 MATCHES = ("latest", "earliest")
 """Which earlier occurrence spec=ngram copies from."""
@@ -85,7 +86,8 @@ def components() -> list[Component]:
         ),
         Component(
             "spec", "ngram", NgramConfig, f"{here}.ngram:build",
-            "prompt lookup: copies what followed the same tokens before", requires=_ngram_needs,
+            "prompt lookup: copies what followed the same tokens before",
+            provides=_chains, requires=_ngram_needs,
         ),
         Component(
             "spec/verifier", "target_only", TargetOnlyConfig, f"{here}.target_only:build",
@@ -96,7 +98,8 @@ def components() -> list[Component]:
             "spec/length", "fixed", FixedLengthConfig, f"{here}.fixed_length:build",
             "the same number of drafts for every request and step",
         ),
-        *options.components(),
+        *heads.components(),
+        *host.components(),
     ]  # fmt: skip
 
 
@@ -105,17 +108,13 @@ def _any_of_none(_config: Any, _model: ModelDescription | None) -> Iterable[Capa
     return (DraftsChains(), SamplesDrafts(), RatesDrafts())
 
 
+def _chains(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
+    return (DraftsChains(),)
+
+
 def _exact_for_any_draft(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
     return (AcceptsAnyDraft(),)
 
 
 def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
-    def tokens_or_simulation(composition: Composition) -> str | None:
-        if composition.has(CarriesTokens()) or composition.has(SimulatesDrafts()):
-            return None
-        return (
-            "spec=ngram looks token ids up in the prompt, but the workload carries none (its "
-            "prompts are block hashes), and the executor does not simulate drafts"
-        )
-
-    return (tokens_or_simulation,)
+    return (host.tokens_or_simulation("ngram"),)
