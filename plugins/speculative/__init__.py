@@ -7,13 +7,10 @@ from typing import Any
 from interlock.core.capabilities import (
     AcceptsAnyDraft,
     Capability,
-    CarriesTokens,
-    Composition,
     DraftsChains,
     RatesDrafts,
     Requirement,
     SamplesDrafts,
-    SimulatesDrafts,
 )
 from interlock.core.closest import unknown_name
 from interlock.core.component import Component
