@@ -113,8 +113,10 @@ class Head(Drafter):
         with torch.no_grad():
             goal = F.linear(window.features_BTE, self.target.head_VE[self.draft_ids])
             law_BTV = goal.float().softmax(-1)
-            best, place = law_BTV.argmax(-1), self.draft_ids
-            kept = window.mask_BT & (place[best] == window.best_BT)
+            place_V = torch.full((self.target.vocab_size,), -1)
+            place_V[self.draft_ids] = torch.arange(len(self.draft_ids))
+            best = place_V[window.best_BT]
+            kept, best = window.mask_BT & (best >= 0), best.clamp(min=0)
         total, figures = torch.zeros(()), {}
         for step, logits in enumerate(self.unroll(window, self.ttt)):
             rows, first = logits[:, : -1 - step], step + 1

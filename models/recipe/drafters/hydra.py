@@ -49,7 +49,7 @@ class Head(Drafter):
     """The Hydra heads; parameter names are the checkpoint's."""
 
     kind = "hydra"
-    default_steps = 3000
+    default_steps = 2000
     tables = ("hydra_lm_head",)
 
     def __init__(self, target: TargetFacts, *, heads: int = 3, layers: int = 1) -> None:

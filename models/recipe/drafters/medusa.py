@@ -40,7 +40,7 @@ class Head(Drafter):
     """The Medusa heads; parameter names are the checkpoint's."""
 
     kind = "medusa"
-    default_steps = 3000
+    default_steps = 2500
     tables = (".1.weight",)
 
     def __init__(self, target: TargetFacts, *, heads: int = 3) -> None:

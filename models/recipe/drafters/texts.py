@@ -18,7 +18,9 @@ from interlock.core.request import SamplingParams
 from interlock.models.recipe.corpus import Corpus, is_held_out, read_corpus
 from interlock.models.recipe.drafters.target import Answer, Target
 
-TEXT_TOKENS, LONG_TOKENS = 256, 1024
+LONG_TOKENS = 1024
+TEXT_WINDOWS = {"text": (256, 1024), "long": (LONG_TOKENS, 192)}
+"""Length and number, at most, of the windows of a text itself."""
 BUCKET_TOKENS = 128
 HELD_OUT = "held_out"
 HELD_OUT_PROMPTS, HELD_OUT_TOKENS = 64, 64
@@ -57,12 +59,10 @@ class TextPlan(Plan):
     prompt_tokens: int
     own_tokens: int
     seed: int
-    text_windows: int = 320
-    long_windows: int = 80
 
     def digest(self) -> str:
         """Of documents and numbers."""
-        return _digest([*vars(self.corpus).values(), *list(vars(self).values())[1:]])
+        return _digest([TEXT_WINDOWS, *(vars(self) | vars(self.corpus) | {"corpus": 0}).values()])
 
     def groups(self, target: Target) -> list[Group]:
         """Half of what is drawn are continuations, a quarter each short and long windows.
@@ -85,11 +85,9 @@ class TextPlan(Plan):
         own = self._continue(target, draw(ids, self.prompt_tokens, self.own_windows, generator))
         groups = [Group("own", own, torch.ones_like(own, dtype=torch.bool), 2.0)]
         longest = target.description.max_positions
-        for name, length, count in (
-            ("text", TEXT_TOKENS, self.text_windows),
-            ("long", LONG_TOKENS, self.long_windows),
-        ):
+        for name, (length, most) in TEXT_WINDOWS.items():
             if length < len(ids) and length <= longest:
+                count = min(most, 2 * len(ids) // length)  # more would repeat a short text
                 windows = draw(ids, length, count, generator)
                 groups.append(Group(name, windows, torch.ones_like(windows, dtype=torch.bool), 1.0))
         places = torch.linspace(0, len(held) - self.prompt_tokens, HELD_OUT_PROMPTS).long()
