@@ -25,10 +25,13 @@ from interlock.plugins.attention.native.long_rows import runs_long_rows
 LENGTHS = (1, 15, 16, 17, 255, 256, 257)
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 HEADS = AttentionSpec("heads", 6, 2, 16, 16, 0.25)
+WIDE = AttentionSpec("heads", 6, 2, 96, 64, 0.1)  # their scores are products of pairs in bf16
 LATENT = AttentionSpec("latent", 2, 1, 10, 8, 0.3, None, 8, 6, 4)
 PATHS = {
     "gqa, torch": (GqaAttention, HEADS),
     "gqa, compiled": (NativeGqaAttention, HEADS),
+    "gqa of wide heads, compiled": (NativeGqaAttention, WIDE),
+    "mqa of wide heads, compiled": (NativeGqaAttention, replace(WIDE, num_kv_heads=1)),
     "gqa, batch-invariant": (InvariantGqaAttention, HEADS),
     "gqa with cap and sinks, torch": (GqaAttention, replace(HEADS, softcap=2.0, sinks=True)),
     "gqa with cap and sinks, compiled": (

@@ -13,8 +13,13 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 #include <omp.h>
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#include <immintrin.h>
+#define INTERLOCK_MULTIPLIES_BF16
+#endif
 
 namespace {
 
@@ -95,6 +100,21 @@ inline double sum(Vec<double> v) {
     return b[0] + b[1];
 }
 
+#ifdef INTERLOCK_MULTIPLIES_BF16
+// The sums of four vectors: 15 instructions in place of the 32 of four times `sum`.
+inline __m128 sums_of(const __m512 *v) {
+    const __m512 ab = _mm512_unpacklo_ps(v[0], v[1]) + _mm512_unpackhi_ps(v[0], v[1]);
+    const __m512 cd = _mm512_unpacklo_ps(v[2], v[3]) + _mm512_unpackhi_ps(v[2], v[3]);
+    const __m512d low = _mm512_unpacklo_pd((__m512d)ab, (__m512d)cd);
+    const __m512d high = _mm512_unpackhi_pd((__m512d)ab, (__m512d)cd);
+    const Vec<float> all = (Vec<float>)low + (Vec<float>)high;  // a, b, c, d in each quarter
+    const auto half = __builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(all, all, 8, 9, 10, 11, 12, 13, 14, 15);
+    return (__m128)(__builtin_shufflevector(half, half, 0, 1, 2, 3) +
+                    __builtin_shufflevector(half, half, 4, 5, 6, 7));
+}
+#endif
+
 inline float round_to(float x, float *) { return x; }
 inline double round_to(double x, double *) { return x; }
 inline BFloat16 round_to(float x, BFloat16 *) {
@@ -173,12 +193,50 @@ template <class T> struct Unit {
         for (int64_t b = 0; b < size * int64_t(sizeof(T)); b += 64) __builtin_prefetch(bytes + b, 0, 2);
     }
 
+#ifdef INTERLOCK_MULTIPLIES_BF16
+    // Scores of N rows of q against whole groups of four entries; how many entries that were.
+    // The queries' wide copies hold bf16 numbers, so that rounding gives them back.
+    template <int N> int64_t score_fours(int64_t kv, int64_t m) const {
+        constexpr int64_t MOST = 8;  // registers of a query
+        if (step.head_size % 32 != 0 || step.head_size > MOST * 32) return 0;
+        const T *plane = static_cast<const T *>(step.k_plane) + kv * step.head_size;
+        const A *queries_at = q + (kv * queries * group + m) * width;
+        const int64_t parts = step.head_size / 32, whole = entries() / 4 * 4;
+        __m512bh pairs[N][MOST];
+        for (int n = 0; n < N; n++)
+            for (int64_t d = 0; d < parts; d++) {
+                const A *from = queries_at + n * width + d * 32;
+                pairs[n][d] = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+            }
+        for (int64_t e = 0; e < whole; e += 4) {
+            __m512 totals[N][4] = {};
+            for (int i = 0; i < 4; i++) {
+                if (kv == 0 && m == 0) prefetch(e + i);
+                if (m == 0) prefetch_part(plane + then[e + i] * step.k_slot, step.head_size);
+                const T *key = plane + slots[e + i] * step.k_slot;
+                for (int64_t d = 0; d < parts; d++) {
+                    const __m512bh k = (__m512bh)_mm512_loadu_si512(key + d * 32);
+                    for (int n = 0; n < N; n++)
+                        totals[n][i] = _mm512_dpbf16_ps(totals[n][i], pairs[n][d], k);
+                }
+            }
+            for (int n = 0; n < N; n++)
+                _mm_storeu_ps(scores + (m + n) * entries() + e, sums_of(totals[n]));
+        }
+        return whole;
+    }
+#endif
+
     // Scores of N rows of q against every entry.
     template <int N, bool WHOLE> void score(int64_t kv, int64_t m) const {
         const bool first_pass = kv == 0 && m == 0;
         const T *plane = static_cast<const T *>(step.k_plane) + kv * step.head_size;
         const A *queries_at = q + (kv * queries * group + m) * width;
-        for (int64_t e = 0; e < entries(); e++) {
+        int64_t begin = 0;
+#ifdef INTERLOCK_MULTIPLIES_BF16
+        if constexpr (WHOLE && std::is_same_v<T, BFloat16>) begin = score_fours<N>(kv, m);
+#endif
+        for (int64_t e = begin; e < entries(); e++) {
             const T *key = plane + slots[e] * step.k_slot;
             if (first_pass) prefetch(e);
             if (m == 0) prefetch_part(plane + then[e] * step.k_slot, step.head_size);
