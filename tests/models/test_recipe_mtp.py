@@ -147,6 +147,7 @@ def test_config_is_the_targets_with_one_prediction_layer(tmp_path):
     [
         ({"model_type": "qwen2"}, "model_type='qwen2'"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_parameters"),
         ({"attention_bias": True}, "attention_bias=True"),
     ],
 )

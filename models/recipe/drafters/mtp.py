@@ -145,6 +145,8 @@ def layer_shape(target: TargetFacts) -> Shape:
     config = target.config
     family, latent = config.get("model_type"), config.get("model_type") == "deepseek_v3"
     unwritten = [name for name in UNWRITTEN if config.get(name)]
+    if (config.get("rope_parameters") or {}).get("rope_type", "default") != "default":
+        unwritten.append("rope_parameters")
     if latent and config.get("first_k_dense_replace", 0) < target.layers:
         unwritten.append("first_k_dense_replace")
     if not (latent or family == "llama") or unwritten:
