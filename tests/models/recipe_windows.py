@@ -89,3 +89,16 @@ def randomise(head, std=0.3):
         noise = torch.randn(weight.shape, generator=generator)
         weight.data = noise * std if weight.ndim == 2 else weight.data + 0.2 * noise
     return head.requires_grad_(False)
+
+
+def windows_of(target, ids_BT):
+    """What a six-layer recipe decoder computes over these tokens, all of which count."""
+    outputs = []
+    x = target.embed_tokens(ids_BT)
+    for layer in target.layers:
+        x = layer(x)
+        outputs.append(x)
+    features = target.norm(x)
+    mask = torch.ones_like(ids_BT, dtype=torch.bool)
+    taps = torch.stack([outputs[layer] for layer in (1, 3, 4)], dim=2)
+    return Window(ids_BT, features, x, taps, target.logits(features).argmax(-1), mask)

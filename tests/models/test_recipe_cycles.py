@@ -8,9 +8,8 @@ import torch
 from interlock.models.recipe.acceptance import chains_of
 from interlock.models.recipe.decode import continue_prompts
 from interlock.models.recipe.drafters import dflash, draft_model, dspark, mtp
-from interlock.models.recipe.drafters.facts import Window
 from interlock.models.recipe.network import Decoder, Shape
-from tests.models.recipe_windows import facts
+from tests.models.recipe_windows import facts, windows_of
 
 DRAFTS, PROMPT, ANSWER = 3, 5, 16
 SIZES = {"hidden": 16, "intermediate": 24, "layers": 6, "heads": 2, "kv_heads": 1, "head_dim": 8}
@@ -23,18 +22,6 @@ def make_target():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=0.4)
     return target.requires_grad_(False)
-
-
-def windows_of(target, ids_BT):
-    outputs = []
-    x = target.embed_tokens(ids_BT)
-    for layer in target.layers:
-        x = layer(x)
-        outputs.append(x)
-    features = target.norm(x)
-    mask = torch.ones_like(ids_BT, dtype=torch.bool)
-    taps = torch.stack([outputs[layer] for layer in (1, 3, 4)], dim=2)
-    return Window(ids_BT, features, x, taps, target.logits(features).argmax(-1), mask)
 
 
 def trained(kind, target, window):

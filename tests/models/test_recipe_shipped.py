@@ -17,7 +17,7 @@ from interlock.models.recipe.tokenizer import encode_documents
 from interlock.models.recipe.train_lm import nats_per_byte
 
 MODELS = ("tiny-gqa", "tiny-mla")
-MOST_BYTES = 24_000_000
+MOST_BYTES = 60_000_000
 HALF_HOUR_S = 1800
 
 

@@ -9,7 +9,7 @@ from interlock.models.recipe.acceptance import Acceptance, chains_of
 from interlock.models.recipe.drafters.facts import Drafter
 from interlock.models.recipe.drafters.store import Store
 
-DRAFTS = 5
+DRAFTS = 7
 BATCH_TOKENS = 2048
 
 
