@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import ClassVar
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,19 @@ from hypothesis import strategies as st
 from interlock.core.batch import NO_DRAFT, Draft
 from interlock.core.streams import Purpose, Uniforms, uniforms
 from interlock.core.testing.chi_square import assert_follows
+from interlock.core.testing.draft_cases import (
+    Case,
+    Prefix,
+    continued,
+    drawn_chains,
+    drawn_trees,
+    law_error,
+    random_laws,
+)
+from interlock.core.testing.draft_cases import (
+    Laws as PrefixLaws,
+)
+from interlock.core.testing.draft_rounds import rounds_law
 from interlock.core.verifier import TargetRows, Verdict, Verifier
 
 Laws = Sequence[Sequence[float]]
@@ -31,13 +46,28 @@ DRAFTS = (
 )
 
 
+LAW_ERROR = 1e-12
+"""fp64, over sums of at most some thousand products of laws that are normalised a few times."""
+
+
 @st.composite
-def draft_trees(draw: st.DrawFn, vocab_size: int = len(LAWS), most: int = 7) -> Draft:
-    """Any draft: chain or tree, equal siblings included."""
+def draft_trees(
+    draw: st.DrawFn,
+    vocab_size: int = len(LAWS),
+    most: int = 7,
+    trees: bool = True,
+    chosen: bool = True,
+) -> Draft:
+    """Any draft: chain or (`trees`) tree, equal siblings included, with laws or (`chosen`) not."""
     tokens = tuple(draw(st.lists(st.integers(0, vocab_size - 1), max_size=most)))
-    if draw(st.booleans()):
-        return Draft(tokens)
-    return Draft(tokens, tuple(draw(st.integers(-1, node - 1)) for node in range(len(tokens))))
+    parents = None
+    if trees and draw(st.booleans()):
+        parents = tuple(draw(st.integers(-1, node - 1)) for node in range(len(tokens)))
+    if not tokens or (chosen and draw(st.booleans())):
+        return Draft(tokens, parents)
+    weight = st.lists(st.integers(1, 9), min_size=vocab_size, max_size=vocab_size)
+    laws = torch.tensor([draw(weight) for _ in tokens], dtype=torch.float64)
+    return Draft(tokens, parents, laws / laws.sum(-1, keepdim=True))
 
 
 def parent_of(draft: Draft, candidate: int) -> int:
@@ -114,23 +144,81 @@ def first_two_tokens(
 
 
 class VerifierContract:
-    """Every promise of `Verifier`."""
+    """Every promise of `Verifier`.
+
+    A lossless verifier must give the target's law, exactly, for every draft that it serves.
+    """
+
+    trees: ClassVar[bool] = True
+    """It serves drafts with siblings."""
+    chosen: ClassVar[bool] = True
+    """It serves candidates that come without a law, however they were chosen."""
+    lossless: ClassVar[bool] = True
 
     def make(self) -> Verifier:
         """A fresh verifier."""
         raise NotImplementedError
 
+    def _drafts(self) -> st.SearchStrategy[Draft]:
+        return draft_trees(trees=self.trees, chosen=self.chosen)
+
+    def _assert_exact(self, cases: Sequence[Case], target: PrefixLaws) -> None:
+        if not self.lossless:
+            pytest.skip("it declares that its outputs follow another law")
+        error = law_error(self.make(), cases, target)
+        assert error <= LAW_ERROR, f"a sequence comes {error:.2e} more or less often than it should"
+
+    def test_tokens_follow_the_target_exactly_when_chains_are_drawn(self) -> None:
+        for vocab, depth, seed in ((3, 2, 1), (4, 2, 5)):
+            target, drafts = (random_laws(vocab, depth, seed + i) for i in (0, 100))
+            self._assert_exact(drawn_chains(drafts, depth), target)
+
+    def test_they_do_when_a_chains_length_follows_from_what_was_drawn_before(self) -> None:
+        def length(prefix: Prefix) -> int:
+            return 1 if prefix[:1] == (0,) else 3 if prefix[:2] == (1, 2) else 2
+
+        target, drafts = random_laws(3, 3, 4), random_laws(3, 3, 104)
+        self._assert_exact(drawn_chains(drafts, length), target)
+
+    @pytest.mark.parametrize("replaced", [True, False])
+    @pytest.mark.parametrize("shape", [(2, 1), (3,)])
+    def test_they_do_when_siblings_are_drawn(self, shape: tuple[int, ...], replaced: bool) -> None:
+        if not self.trees:
+            pytest.skip("it serves chains")
+        target, drafts = random_laws(3, 2, 11), random_laws(3, 2, 111)
+        self._assert_exact(drawn_trees(drafts, shape, replaced), target)
+
+    def test_they_do_whatever_candidates_were_chosen(self) -> None:
+        if not self.chosen:
+            pytest.skip("it serves drawn candidates")
+        target = random_laws(3, 4, 21)
+        for draft in DRAFTS:
+            if self.trees or draft.parents is None:
+                self._assert_exact([Case(draft, 1.0)], target)
+
+    def test_no_number_decides_two_tokens(self) -> None:
+        """Drafts of several rounds overlap: what decided one may not be read again."""
+        if not self.lossless:
+            pytest.skip("it declares that its outputs follow another law")
+        target, drafts = random_laws(2, 3, 3, zeros=False), random_laws(2, 3, 103, zeros=False)
+        law = rounds_law(self.make(), target, drafts, num_drafts=2, length=3)
+        for tokens, chance in continued((), target, 3):
+            assert abs(law.get(tokens, 0.0) - chance) <= LAW_ERROR, tokens
+
     def test_emitted_tokens_follow_the_target_whatever_the_draft(self) -> None:
+        if not (self.lossless and self.chosen):
+            pytest.skip("it is exact for drawn candidates at most")
         size = len(LAWS)
         expected = [LAWS[ANCHOR][a] * LAWS[a][b] for a in range(size) for b in range(size)]
         for draft in DRAFTS:
-            pairs = first_two_tokens(self.make(), [draft] * 4000)
-            counts = [pairs.count((a, b)) for a in range(size) for b in range(size)]
-            assert_follows(counts, expected)
+            if self.trees or draft.parents is None:
+                pairs = first_two_tokens(self.make(), [draft] * 2000)
+                counts = [pairs.count((a, b)) for a in range(size) for b in range(size)]
+                assert_follows(counts, expected)
 
     def test_a_verdict_is_a_path_from_the_anchor_that_the_target_could_take(self) -> None:
         @settings(max_examples=100, deadline=None)
-        @given(st.lists(draft_trees(), max_size=4), st.integers(0, 2**64 - 9))
+        @given(st.lists(self._drafts(), max_size=4), st.integers(0, 2**64 - 9))
         def check(drafts: list[Draft], seed: int) -> None:
             rows = markov_rows(drafts, range(seed, seed + len(drafts)))
             verdicts = self.make().accept(drafts, rows)
@@ -147,7 +235,7 @@ class VerifierContract:
 
     def test_greedy_output_is_the_greedy_continuation(self) -> None:
         @settings(max_examples=60, deadline=None)
-        @given(draft_trees())
+        @given(self._drafts())
         def check(draft: Draft) -> None:
             (verdict,) = self.make().accept([draft], markov_rows([draft], [0], temperature=0))
             last = ANCHOR
@@ -159,7 +247,7 @@ class VerifierContract:
 
     def test_a_verdict_does_not_depend_on_the_other_requests(self) -> None:
         @settings(max_examples=40, deadline=None)
-        @given(st.lists(draft_trees(), min_size=2, max_size=5))
+        @given(st.lists(self._drafts(), min_size=2, max_size=5))
         def check(drafts: list[Draft]) -> None:
             together = self.make().accept(drafts, markov_rows(drafts, range(len(drafts))))
             for seed, draft in enumerate(drafts):

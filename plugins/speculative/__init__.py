@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from interlock.core.capabilities import (
-    AcceptsAnyDraft,
     Capability,
     DraftsChains,
     RatesDrafts,
@@ -19,6 +18,7 @@ from interlock.core.model import ModelDescription
 from interlock.core.options import option
 from interlock.plugins.speculative.heads import options as heads
 from interlock.plugins.speculative.host import options as host
+from interlock.plugins.speculative.verifiers import options as verifiers
 
 MATCHES = ("latest", "earliest")
 """Which earlier occurrence spec=ngram copies from."""
@@ -56,13 +56,6 @@ class NgramConfig:
 
 
 @dataclass(frozen=True)
-class TargetOnlyConfig:
-    """A candidate is accepted when it is the token that the target draws."""
-
-    name: str = "target_only"
-
-
-@dataclass(frozen=True)
 class FixedLengthConfig:
     """The same number of candidates for every request and step."""
 
@@ -87,16 +80,12 @@ def components() -> list[Component]:
             provides=_chains, requires=_ngram_needs,
         ),
         Component(
-            "spec/verifier", "target_only", TargetOnlyConfig, f"{here}.target_only:build",
-            "accepts what the target draws itself; exact for every draft",
-            provides=_exact_for_any_draft,
-        ),
-        Component(
             "spec/length", "fixed", FixedLengthConfig, f"{here}.fixed_length:build",
             "the same number of drafts for every request and step",
         ),
         *heads.components(),
         *host.components(),
+        *verifiers.components(),
     ]  # fmt: skip
 
 
@@ -107,10 +96,6 @@ def _any_of_none(_config: Any, _model: ModelDescription | None) -> Iterable[Capa
 
 def _chains(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
     return (DraftsChains(),)
-
-
-def _exact_for_any_draft(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (AcceptsAnyDraft(),)
 
 
 def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Iterable[Requirement]:

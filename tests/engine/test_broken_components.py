@@ -16,7 +16,7 @@ from interlock.plugins.executor.fixed import FixedExecutor
 from interlock.plugins.scheduler import DecodeFirstConfig
 from interlock.plugins.scheduler.chunking import DecodeFirst
 from interlock.plugins.scheduler.victim import LatestVictim
-from interlock.plugins.speculative.target_only import TargetOnly
+from interlock.plugins.speculative.verifiers.target_only import TargetOnly
 from tests.engine.breaking import stopped
 
 

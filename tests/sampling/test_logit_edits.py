@@ -15,7 +15,7 @@ from interlock.core.testing.chi_square import assert_follows
 from interlock.core.testing.sampler_contract import reference_law, reference_logits
 from interlock.plugins.executor.edited_logits import edited_rows
 from interlock.plugins.executor.sampling import SampledRows
-from interlock.plugins.speculative.target_only import TargetOnly
+from interlock.plugins.speculative.verifiers.target_only import TargetOnly
 
 
 def ours(logits_V, params, prompt, output, stop_ids=()):

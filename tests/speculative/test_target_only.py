@@ -6,26 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlock.core.batch import NO_DRAFT, Draft
-from interlock.core.component import BuildContext
 from interlock.core.streams import Purpose, uniform
 from interlock.core.testing.chi_square import assert_follows
 from interlock.core.testing.verifier_contract import (
     ANCHOR,
     LAWS,
-    VerifierContract,
     draft_trees,
     emitted,
     first_two_tokens,
     markov_rows,
 )
 from interlock.core.verifier import TargetRows, Verdict
-from interlock.plugins.speculative import components
-from interlock.plugins.speculative.target_only import TargetOnly
-
-
-class TestTargetOnly(VerifierContract):
-    def make(self):
-        return TargetOnly()
+from interlock.plugins.speculative.verifiers.target_only import TargetOnly
 
 
 class FixedRows(TargetRows):
@@ -125,9 +117,3 @@ def test_tokens_are_those_of_plain_decoding_under_the_same_noise(drafts, seed):
         law = LAWS[plain[-1] if plain else ANCHOR]
         plain.append(inverse_cdf(law, uniform(seed, position, Purpose.TARGET)))
     assert output == plain
-
-
-def test_the_verifier_is_built_by_name():
-    (component,) = [c for c in components() if c.seam == "spec/verifier"]
-    verifier = component.make(component.config(), BuildContext(model=None))
-    assert isinstance(verifier, TargetOnly)

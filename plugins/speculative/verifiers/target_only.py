@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from interlock.core.batch import Draft
 from interlock.core.component import BuildContext
 from interlock.core.verifier import TargetRows, Verdict, Verifier
-from interlock.plugins.speculative import TargetOnlyConfig
+from interlock.plugins.speculative.verifiers.options import TargetOnlyConfig
 
 
 class TargetOnly(Verifier):

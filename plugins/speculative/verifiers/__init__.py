@@ -1,0 +1,1 @@
+"""Accept rules: which candidates are kept, and the token after them."""
