@@ -5,7 +5,8 @@ position i and predicts the token at i + 2. A draft's row takes the row before i
 layer's output before the last norm. Training unrolls that (`ttt` steps); with ttt=1 the head only
 ever sees the target's features and fails from the second draft on.
 
-Shapes: B windows, T tokens, X taps, E hidden size, V vocabulary, K drafts.
+Shapes: B windows, T tokens, N tokens of all windows that count, X taps, E hidden size, V draft
+vocabulary, K drafts.
 """
 
 from pathlib import Path
@@ -94,15 +95,19 @@ class Head(Drafter):
         self.norm.weight.data.copy_(target.norm_E)
 
     def unroll(self, window: Window, steps: int) -> list[Tensor]:
-        """Logits [B, T, draft vocabulary]: step k's row c is for the token at c + 2 + k."""
+        """Outputs [B, T, E] of the layer: step k's row c is for the token at c + 2 + k."""
         g = self.fc(window.taps_BTXE.flatten(2))
         seen: list[KeyValues] = []
-        logits = []
+        outputs = []
         for step in range(steps):
             embedded = self.target.embed(ahead(window.ids_BT, step + 1))
             g = self.midlayer(embedded, g, seen)
-            logits.append(self.lm_head(self.norm(g)))
-        return logits
+            outputs.append(g)
+        return outputs
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """[..., draft vocabulary] of the layer's outputs."""
+        return self.lm_head(self.norm(outputs))
 
     def loss(self, window: Window) -> tuple[Tensor, dict[str, float]]:
         """Sum over steps of STEP_DECAY**k times the cross-entropy to the target's law.
@@ -110,25 +115,30 @@ class Head(Drafter):
         The law is renormalised over the draft vocabulary; rows are left out where the target's most
         likely token is not in it.
         """
+        place_V = torch.full((self.target.vocab_size,), -1)
+        place_V[self.draft_ids] = torch.arange(len(self.draft_ids))
+        best_BT = place_V[window.best_BT]
+        kept_BT = window.mask_BT & (best_BT >= 0)
+        # The head is much of the work: only for rows that count.
+        place_N = kept_BT.nonzero()[:, 1]
         with torch.no_grad():
-            goal = F.linear(window.features_BTE, self.target.head_VE[self.draft_ids])
-            law_BTV = goal.float().softmax(-1)
-            place_V = torch.full((self.target.vocab_size,), -1)
-            place_V[self.draft_ids] = torch.arange(len(self.draft_ids))
-            best = place_V[window.best_BT]
-            kept, best = window.mask_BT & (best >= 0), best.clamp(min=0)
+            goal = F.linear(window.features_BTE[kept_BT], self.target.head_VE[self.draft_ids])
+            law_NV, best_N = goal.float().softmax(-1), best_BT[kept_BT]
         total, figures = torch.zeros(()), {}
-        for step, logits in enumerate(self.unroll(window, self.ttt)):
-            rows, first = logits[:, : -1 - step], step + 1
-            mask = kept[:, first:]
-            entropy = soft_cross_entropy(rows, law_BTV[:, first:], mask)
-            total = total + STEP_DECAY**step * entropy
-            figures[f"agree_{first}"] = agreement(rows, best[:, first:], mask)
+        for step, outputs in enumerate(self.unroll(window, self.ttt)):
+            first = step + 1
+            logits = self.logits(outputs[:, :-first][kept_BT[:, first:]])
+            rows = place_N >= first  # both in the order of windows and places
+            law, best, mask = law_NV[rows], best_N[rows], rows[rows]
+            total = total + STEP_DECAY**step * soft_cross_entropy(logits, law, mask)
+            figures[f"agree_{first}"] = agreement(logits, best, mask)
         return total, figures
 
     def guess(self, window: Window) -> Tensor:
         """See `Drafter.guess`."""
-        drafts = [self.draft_ids[x.argmax(-1)] for x in self.unroll(window, self.depth)]
+        drafts = [
+            self.draft_ids[self.logits(x).argmax(-1)] for x in self.unroll(window, self.depth)
+        ]
         return torch.stack(drafts, dim=-1).roll(1, dims=1)
 
     def save(self, folder: Path) -> None:
