@@ -23,7 +23,10 @@ CONTRACTS = {
     "executor": "executor_contract:ExecutorContract",
     "workload": "workload_contract:WorkloadContract",
 }
-OTHER_CONTRACTS = {("spec", "eagle"): "feature_drafter_contract:FeatureDrafterContract"}
+FEATURE_DRAFTERS = ("eagle", "medusa", "hydra")
+OTHER_CONTRACTS = {
+    ("spec", name): "feature_drafter_contract:FeatureDrafterContract" for name in FEATURE_DRAFTERS
+}
 
 TESTED = {
     ("attention", "reference"): "attention.test_backends:TestReference",
@@ -53,6 +56,8 @@ TESTED = {
     ("spec/verifier", "typical"): "speculative.test_verifiers:TestTypical",
     ("spec", "suffix"): "speculative.test_suffix:TestSuffix",
     ("spec", "lookahead"): "speculative.test_lookahead:TestLookahead",
+    ("spec", "medusa"): "speculative.test_feature_heads_contract:TestMedusa",
+    ("spec", "hydra"): "speculative.test_feature_heads_contract:TestHydra",
     ("spec/length", "fixed"): "speculative.test_lengths:TestFixed",
     ("parallel", "none"): "parallel.test_parallel:TestNone",
     ("parallel", "tensor"): "parallel.test_parallel:TestTensor",

@@ -1,0 +1,128 @@
+"""Options of Medusa and Hydra heads, without torch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from interlock.core.capabilities import (
+    Capability,
+    DraftsChains,
+    RatesDrafts,
+    Requirement,
+    RunsModel,
+    SamplesDrafts,
+    ServesTrees,
+)
+from interlock.core.component import Component
+from interlock.core.errors import ConfigError
+from interlock.core.model import ModelDescription
+from interlock.core.options import option
+from interlock.plugins.speculative.heads.directory import needs_a_head
+from interlock.plugins.speculative.heads.fixed_tree import tree_problems
+from interlock.plugins.speculative.heads.options import (
+    count_problems,
+    proposal_problems,
+)
+
+CHAIN, AUTO = "chain", "auto"
+Tree = str | tuple[tuple[int, ...], ...]
+TREE = option(
+    CHAIN,
+    "chain; auto: the num_drafts likeliest nodes; or paths of child ranks: [[0],[1],[0,0]]",
+)
+
+
+@dataclass(frozen=True)
+class HeadsConfig:
+    """What Medusa and Hydra heads have in common."""
+
+    num_drafts: int = option(3, "candidates per request and step; of a chain, at most the heads")
+    proposal: str = option("greedy", "greedy: most likely tokens; sampled: drawn, with their laws")
+    tree: Tree = TREE
+
+    def __post_init__(self) -> None:
+        problems = count_problems(self.num_drafts) + proposal_problems(self.proposal)
+        problems += _tree_problems(self.tree, self.num_drafts)
+        if self.proposal == "sampled" and self.tree != CHAIN:
+            problems.append(
+                "proposal=sampled draws chains only: set tree=chain, or proposal=greedy"
+            )
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True)
+class MedusaConfig(HeadsConfig):
+    """Medusa: each head guesses a token further ahead from one feature of the target."""
+
+    name: str = "medusa"
+    path: str | None = option(
+        None, "directory of the heads; null: `medusa` in the model's directory"
+    )
+
+
+@dataclass(frozen=True)
+class HydraConfig(HeadsConfig):
+    """Hydra: Medusa's heads, each of which also reads the tokens drafted before."""
+
+    name: str = "hydra"
+    path: str | None = option(
+        None, "directory of the heads; null: `hydra` in the model's directory"
+    )
+
+
+def components() -> list[Component]:
+    """Heads over one feature."""
+    here = "interlock.plugins.speculative.heads"
+    return [
+        Component(
+            "spec", "medusa", MedusaConfig, f"{here}.medusa:build",
+            "heads that each guess one token further ahead: a chain or a fixed tree",
+            provides=_heads_offer, requires=_medusa_needs,
+        ),
+        Component(
+            "spec", "hydra", HydraConfig, f"{here}.hydra:build",
+            "heads that also read the tokens drafted before: a chain or a fixed tree",
+            provides=_heads_offer, requires=_hydra_needs,
+        ),
+    ]  # fmt: skip
+
+
+def _tree_problems(tree: Tree, num_drafts: int) -> list[str]:
+    if isinstance(tree, str):
+        known = f"tree={tree} is neither {CHAIN} nor {AUTO} nor a list of paths, [[0],[1],[0,0]]"
+        return [] if tree in (CHAIN, AUTO) else [known]
+    if problems := tree_problems(tree):
+        return problems
+    if len(tree) == num_drafts:
+        return []
+    return [f"num_drafts={num_drafts} but tree has {len(tree)} paths: set num_drafts={len(tree)}"]
+
+
+def _heads_offer(config: HeadsConfig, _model: ModelDescription | None) -> Iterable[Capability]:
+    yield RatesDrafts()
+    if config.tree == CHAIN:
+        yield DraftsChains()
+    if config.proposal == "sampled":
+        yield SamplesDrafts()
+
+
+def _medusa_needs(config: MedusaConfig, model: ModelDescription | None) -> Iterable[Requirement]:
+    return (*needs_a_head(config, model, "medusa"), *_tree_needs(config))
+
+
+def _hydra_needs(config: HydraConfig, model: ModelDescription | None) -> Iterable[Requirement]:
+    return (*needs_a_head(config, model, "hydra"), *_tree_needs(config))
+
+
+def _tree_needs(config: MedusaConfig | HydraConfig) -> Iterable[Requirement]:
+    if config.tree == CHAIN:
+        return ()
+    reason = (
+        f"spec={config.name} with a tree needs an attention component that computes trees: set "
+        "spec.tree=chain, or choose another one"
+    )
+    return (
+        lambda composition: (
+            reason if composition.has(RunsModel()) and not composition.has(ServesTrees()) else None
+        ),
+    )
