@@ -37,7 +37,7 @@ class PlainSide:
                 (PackedProduct(matrix, None), self.vectors[matrix.shape[1]])
                 for matrix in self.matrices
             ]
-            self.products["oneDNN prepacked"] = self._prepacked
+            self.products["packed weights"] = self._packed
 
     def facts(self) -> dict[str, Any]:
         """What is multiplied."""
@@ -63,6 +63,6 @@ class PlainSide:
         for matrix in self.matrices:
             torch.nn.functional.linear(self.vectors[matrix.shape[1]], matrix)
 
-    def _prepacked(self) -> None:
+    def _packed(self) -> None:
         for product, x_1E in self.packed:
             product(x_1E)
