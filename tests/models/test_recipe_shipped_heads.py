@@ -12,7 +12,15 @@ from interlock.core.checkpoint import shipped_models
 from interlock.models.recipe.acceptance import chains_of
 from interlock.models.recipe.checkpoint import load_decoder
 from interlock.models.recipe.decode import continue_prompts
-from interlock.models.recipe.drafters import dflash, draft_model, dspark, mtp
+from interlock.models.recipe.drafters import (
+    dflash,
+    draft_model,
+    dspark,
+    eagle3,
+    hydra,
+    medusa,
+    mtp,
+)
 from interlock.models.recipe.drafters.facts import TargetFacts
 from interlock.models.recipe.tokenizer import encode_documents
 from tests.models.recipe_windows import windows_of
@@ -31,6 +39,9 @@ class Kind:
 
 
 KINDS = [
+    Kind("eagle3", eagle3, 2.0),
+    Kind("medusa", medusa, 1.6),
+    Kind("hydra", hydra, 1.6),
     Kind("mtp", mtp, 2.0),
     Kind("dflash", dflash, 1.6),
     Kind("dspark", dspark, 2.0),
@@ -82,6 +93,10 @@ def loaded(kind, target, folder, target_config):
     elif kind.module is mtp:
         prefix = f"model.layers.{target.shape.layers}."
         head.layer.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items()})
+    elif kind.module in (eagle3, medusa, hydra):
+        head.token_scale = 1.0  # Hydra's: it is a part of the stored matrices
+        own = {n: t for n, t in tensors.items() if n not in ("d2t", "t2d")}
+        head.load_state_dict(own)
     else:
         for part in ("markov_head", "confidence_head"):
             own = {n[len(part) + 1 :]: tensors.pop(n) for n in list(tensors) if part in n}
@@ -96,7 +111,8 @@ def test_a_shipped_head_drafts_about_as_well_as_its_report_says(name, kind):
     directory = shipped_models()[name]
     report = json.loads((directory / kind.folder / "training.json").read_text())
     assert report["cpu_seconds"] <= LONGEST_TRAINING_S
-    assert report["acceptance"]["drafts"] == 7
+    drafts = report["acceptance"]["drafts"]
+    assert drafts == min(7, len(report["agreement"]))
     assert report["acceptance"]["emitted_per_pass"] >= kind.least
 
     target = load_decoder(directory).requires_grad_(False)
@@ -113,5 +129,5 @@ def test_a_shipped_head_drafts_about_as_well_as_its_report_says(name, kind):
         wanted = answers[:, 1 + k :]
         matches[:, : wanted.shape[1], k] = guess[:, : wanted.shape[1], k] == wanted
     spans = [(PROMPT, PROMPT + ANSWER - 1)] * PROMPTS
-    measured = chains_of(list(matches), spans, 7).emitted_per_pass
+    measured = chains_of(list(matches), spans, drafts).emitted_per_pass
     assert measured >= SMALLER_SAMPLE * report["acceptance"]["emitted_per_pass"]
