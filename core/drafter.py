@@ -110,11 +110,15 @@ class DraftContext(ABC):
         """
 
     @abstractmethod
-    def draw(self, logits_RV: "Tensor", requests: Sequence[int], positions: Sequence[int]) -> Drawn:
+    def draw(
+        self, logits_RV: "Tensor", requests: Sequence[int], positions: Sequence[int], nth: int = 0
+    ) -> Drawn:
         """One token for each row of logits, by its request's temperature, top_k, top_p and min_p.
 
         positions[i] is where the token will stand. Its noise is the drafters' own, so what is drawn
-        says nothing about what the target will draw or accept.
+        says nothing about what the target will draw or accept; and it is this round's own, for a
+        verifier may let all of a draft decide its first token. Siblings are drawn one after the
+        other, `nth` 0, 1, ...; without replacement if what came before has logits of -inf.
         """
 
     def caught_up(self) -> None:

@@ -72,6 +72,20 @@ def _committed(
     return kept, limit
 
 
+def draft_keys(
+    rows: DraftRows, requests: Sequence[int], positions: Sequence[int], nth: int = 0
+) -> list[int]:
+    """What stands for the position in the noise of candidates: (anchor, distance from it, nth).
+
+    A position belongs to the drafts of several rounds; each of them has the anchor for itself.
+    """
+    keys = []
+    for r, position in zip(requests, positions, strict=True):
+        anchor = rows.starts[r] + rows.row_offsets[r + 1] - rows.row_offsets[r]
+        keys.append(anchor | (position - anchor) << 32 | nth << 48)
+    return keys
+
+
 class StepContext(DraftContext):
     """Attention over the step's pages for a drafter's own passes; `caught_up_s` is when it said so.
 
@@ -119,14 +133,16 @@ class StepContext(DraftContext):
         )
         return make_attend(self._backend, self._backend.plan(view), self._planes), view.positions_T
 
-    def draw(self, logits_RV: Tensor, requests: Sequence[int], positions: Sequence[int]) -> Drawn:
+    def draw(
+        self, logits_RV: Tensor, requests: Sequence[int], positions: Sequence[int], nth: int = 0
+    ) -> Drawn:
         """See DraftContext. Reads the tokens from the device."""
         chosen = list(requests)
         laws = SampledRows(
             logits_RV,
             [self._rows.params[r] for r in chosen],
             self._rows.seeds[chosen],
-            positions,
+            draft_keys(self._rows, chosen, positions, nth),
             purpose=Purpose.DRAFT,
         )
         return Drawn(torch.tensor(laws.sample(), device=logits_RV.device), laws.laws())

@@ -148,6 +148,6 @@ class ListCache(DraftContext):
         entries = [entry for _, _, entry in places]
         return attend, torch.tensor(entries if positions is None else list(positions))
 
-    def draw(self, logits_RV, requests, positions):
+    def draw(self, logits_RV, requests, positions, nth=0):
         """The most likely token of each row, and the rows' laws at temperature 1."""
         return Drawn(logits_RV.argmax(-1), logits_RV.softmax(-1))
