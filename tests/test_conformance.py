@@ -23,7 +23,7 @@ CONTRACTS = {
     "executor": "executor_contract:ExecutorContract",
     "workload": "workload_contract:WorkloadContract",
 }
-FEATURE_DRAFTERS = ("eagle", "medusa", "hydra")
+FEATURE_DRAFTERS = ("eagle", "medusa", "hydra", "draft_model", "dflash", "dspark")
 OTHER_CONTRACTS = {
     ("spec", name): "feature_drafter_contract:FeatureDrafterContract" for name in FEATURE_DRAFTERS
 }
@@ -48,6 +48,9 @@ TESTED = {
     ("scheduler/victim", "lowest_priority"): "scheduler.test_policies:TestLowestPriorityVictim",
     ("spec", "none"): "speculative.test_ngram:TestNoDrafter",
     ("spec", "ngram"): "speculative.test_ngram:TestNgramLatest",
+    ("spec", "draft_model"): "speculative.test_block_engine:TestDraftModel",
+    ("spec", "dflash"): "speculative.test_block_engine:TestDFlash",
+    ("spec", "dspark"): "speculative.test_block_engine:TestDSpark",
     ("spec", "eagle"): "speculative.test_eagle_contract:TestEagle",
     ("spec/verifier", "target_only"): "speculative.test_verifiers:TestTargetOnly",
     ("spec/verifier", "ratio"): "speculative.test_verifiers:TestRatio",

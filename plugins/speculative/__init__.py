@@ -16,6 +16,7 @@ from interlock.core.component import Component
 from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
+from interlock.plugins.speculative.heads import block_options as blocks
 from interlock.plugins.speculative.heads import medusa_options as feature_heads
 from interlock.plugins.speculative.heads import options as heads
 from interlock.plugins.speculative.host import options as host
@@ -85,6 +86,7 @@ def components() -> list[Component]:
             "the same number of drafts for every request and step",
         ),
         *heads.components(),
+        *blocks.components(),
         *feature_heads.components(),
         *host.components(),
         *verifiers.components(),

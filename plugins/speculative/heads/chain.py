@@ -90,6 +90,13 @@ class Candidates(NamedTuple):
     certain_R: Tensor
     laws_RV: Tensor | None = None
 
+    def split(self, counts: list[int]) -> "list[Candidates]":
+        """The first counts[0] of them, the next counts[1], and so on."""
+        laws = self.laws_RV
+        parts = [torch.split(each, counts) for each in (self.tokens_R, self.certain_R)]
+        split_laws = [None] * len(counts) if laws is None else torch.split(laws, counts)
+        return [Candidates(*each) for each in zip(*parts, split_laws, strict=True)]
+
 
 def certainty(logits_RD: Tensor, best_R: Tensor | None = None) -> Tensor:
     """[R]: the largest probability of each row's law, at temperature 1, in fp32 or wider."""
