@@ -40,13 +40,15 @@ def book_prompt(record: RequestRecord, start: int, found: Sequence[TokenLogprobs
     record.prompt_logprobs.extend(found[len(record.prompt_logprobs) - start - 1 :])
 
 
-def book_drafts(rows: PlannedRows, counted: Flags, accepted: Ints, ledger: StepLedger) -> None:
-    """Book the draft rounds of the rows that count."""
+def book_drafts(
+    rows: PlannedRows, counted: Flags, accepted: Ints, counts: Ints, ledger: StepLedger
+) -> None:
+    """Book the draft rounds of the rows that count, which gave `counts` tokens out."""
     for r, draft in rows.drafts.items():
         if counted[r]:
             drafted, kept = len(draft.tokens), int(accepted[r])
             record = rows.roster.lives[r].record
-            ledger.verified(drafted, kept)
+            ledger.verified(draft, kept, int(counts[r]))
             record.draft_rounds += 1
             record.drafted_tokens += drafted
             record.accepted_tokens += kept
@@ -62,7 +64,12 @@ def outcome(
         decodes=int(np.count_nonzero(rows.samples)),
         prompt_tokens=int(rows.tokens[rows.tokens > 1].sum()),
         rounds=[
-            DraftRound(rows.drafts[r], int(accepted[r]), params[r].temperature) for r in verified
+            DraftRound(
+                rows.drafts[r],
+                result.kept_paths.get(r, ())[: int(accepted[r])],
+                params[r].temperature,
+            )
+            for r in verified
         ],
         drafting=len(proposed),
         proposed=max(proposed, default=0),

@@ -9,19 +9,20 @@ from interlock.core.batch import Draft, StepTimes
 
 class StepLoad(NamedTuple):
     """The step that drafts are verified in: its decoding requests, whether prompts wait to share
-    it, and how many candidates there is room for."""
+    it, how many candidates there is room for, and the temperatures of the drafts' requests."""
 
     decodes: int
     prompts_wait: bool
     room: int
+    temperatures: Sequence[float] = ()
 
 
 class DraftRound(NamedTuple):
-    """One verified draft (as far as it was verified), how many of its candidates were accepted, and
-    the temperature of its request."""
+    """One verified draft (as far as it was verified), the accepted candidates that were given out
+    (indices, ancestors first), and the temperature of its request."""
 
     draft: Draft
-    accepted: int
+    path: Sequence[int]
     temperature: float
 
 
@@ -46,17 +47,23 @@ class DraftLength(ABC):
     nor on a later one. With a verifier that is exact for any draft every decision is sound.
     """
 
+    adapts: bool = True
+    """False: it stands for doing without a policy, so that never cutting anything is its job."""
+
     @abstractmethod
     def propose(self, num_drafts: int, decodes: int) -> int:
         """How many candidates, 0 to num_drafts, each request should get for the next step.
 
-        `decodes` requests are in the step that is being planned.
+        `decodes` requests are in the step that is being planned. Called once a step; drafts for
+        it come to `verify` after this call, or (of drafters that run after the target) before the
+        next one.
         """
 
     def verify(self, drafts: Sequence[Draft], load: StepLoad) -> Sequence[int]:
         """How many leading candidates of each draft are verified now; all, unless overridden.
 
-        What does not fit in `load.room` is cut afterwards, in the order of the drafts.
+        What does not fit in `load.room` is cut afterwards, in the order of the drafts: a policy
+        whose choice for one draft depends on estimates of another stays within it.
         """
         return [len(draft.tokens) for draft in drafts]
 

@@ -9,10 +9,13 @@ from interlock.core.batch import Draft, Ints
 from interlock.core.draft_length import DraftLength, StepLoad
 from interlock.core.drafter import TokenDrafter
 from interlock.core.errors import ContractError
+from interlock.core.ledger import StepLedger
 
 
 class AllThatFit(DraftLength):
     """As many candidates as the drafter makes."""
+
+    adapts = False
 
     def propose(self, num_drafts: int, decodes: int) -> int:
         """See DraftLength."""
@@ -34,6 +37,8 @@ class DraftRules:
     """A drafter that proposes from token ids when a step is planned."""
     max_positions: int | None = None
     length: DraftLength = field(default_factory=AllThatFit)
+    ledger: StepLedger = field(default_factory=StepLedger)
+    """The run's: it counts what is cut, and how often the policy decided for less."""
 
     def limits(self, lengths: Ints, tokens_left: Ints) -> Ints:
         """Candidates worth verifying after `lengths` tokens when `tokens_left` may follow."""
@@ -47,6 +52,7 @@ class DraftRules:
         wanted = self.length.propose(self.num_drafts, decodes)
         if not isinstance(wanted, int | np.integer) or not 0 <= wanted <= self.num_drafts:
             raise self._broken(f"propose gave {wanted!r}, no number from 0 to {self.num_drafts}")
+        self.ledger.shortened += int(wanted < self.num_drafts)
         return int(wanted)
 
     def cut(self, drafts: Sequence[Draft], load: StepLoad) -> list[Draft]:
@@ -58,7 +64,9 @@ class DraftRules:
         for draft, length in zip(drafts, lengths, strict=True):
             if not isinstance(length, int | np.integer) or not 0 <= length <= len(draft.tokens):
                 raise self._broken(f"verify gave {length!r} of {len(draft.tokens)} candidates")
+            self.ledger.shortened += int(length < len(draft.tokens))
             kept.append(draft.first(min(int(length), room)))
+            self.ledger.offered(draft, len(kept[-1].tokens))
             room -= len(kept[-1].tokens)
         return kept
 

@@ -21,6 +21,9 @@ class Drafter(ABC):
     lookback_tokens: int = 0
     """How many following tokens a cached row of this drafter depends on (1 for EAGLE and MTP)."""
 
+    one_pass: bool = False
+    """True: proposing takes one forward pass, however many candidates come out of it."""
+
     max_positions: int | None = None
     """Positions the drafter can handle; beyond them the request goes on without drafts."""
 

@@ -6,6 +6,7 @@ completions arrive in plan order.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,8 +48,8 @@ class EngineCore:
         self.cache = cache
         self.ledger = ledger
         self.queues = Queues(policies, cache)
+        self.drafts = drafts = replace(drafts, ledger=ledger)
         self._planner = Planner(self.queues, cache, drafts)
-        self.drafts = drafts
         self.intake = intake
         self._seed_of = seed_of
         self._executor, self._verifier = executor, verifier
@@ -213,7 +214,7 @@ class EngineCore:
         accepted = np.zeros(len(counts), np.int64)
         for r, path in result.kept_paths.items():
             accepted[r] = min(len(path), counts[r])
-        book_drafts(rows, counted & passes, accepted, self.ledger)
+        book_drafts(rows, counted & passes, accepted, counts, self.ledger)
         if self.drafts.num_drafts:
             self._learn(rows, result, counted & passes, accepted)
         self._advance(rows, result, counted, counts, accepted)

@@ -109,6 +109,7 @@ class Planner:
         limits = rules.limits(lengths, running.most[slots] - lengths).tolist()
         most = min(room, rules.wanted(len(slots)) if rules.host else rules.num_drafts)
         found: dict[RequestId, Draft] = {}
+        temperatures = []
         for slot, limit in zip(slots.tolist(), limits, strict=True):
             live, limit = running.at(slot), min(limit, most)
             if limit <= 0 or live.draftless:
@@ -122,7 +123,9 @@ class Planner:
                 raise ContractError(f"{rules.name} proposed a {kind}, not a Draft")
             if draft.tokens:
                 found[live.id] = draft.first(limit)
-        cut = rules.cut([*found.values()], StepLoad(len(slots), prompts_wait, room))
+                temperatures.append(live.request.sampling.temperature)
+        load = StepLoad(len(slots), prompts_wait, room, temperatures)
+        cut = rules.cut([*found.values()], load)
         return {id: draft for id, draft in zip(found, cut, strict=True) if draft.tokens}
 
     def _check(

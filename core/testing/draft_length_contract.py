@@ -23,7 +23,8 @@ def outcomes(draw: st.DrawFn) -> StepOutcome:
     rounds = []
     for draft in draw(st.lists(rated_drafts(), max_size=4)):
         accepted = draw(st.integers(0, len(draft.tokens)))
-        rounds.append(DraftRound(draft, accepted, draw(st.sampled_from([0.0, 0.7, 1.0]))))
+        temperature = draw(st.sampled_from([0.0, 0.7, 1.0]))
+        rounds.append(DraftRound(draft, tuple(range(accepted)), temperature))
     return StepOutcome(
         decodes=len(rounds) + draw(st.integers(0, 3)),
         prompt_tokens=draw(st.integers(0, 100)),
@@ -50,7 +51,8 @@ class DraftLengthContract:
                 policy.observe(outcome)
                 most, decodes = data.draw(st.integers(0, 8)), data.draw(st.integers(1, 300))
                 assert 0 <= policy.propose(most, decodes) <= most
-                load = StepLoad(max(1, len(drafts)), data.draw(st.booleans()), 20)
+                warm = [data.draw(st.sampled_from([0.0, 1.0])) for _ in drafts]
+                load = StepLoad(max(1, len(drafts)), data.draw(st.booleans()), 20, warm)
                 lengths = policy.verify(drafts, load)
                 assert len(lengths) == len(drafts)
                 for length, draft in zip(lengths, drafts, strict=True):
@@ -68,7 +70,8 @@ class DraftLengthContract:
                 for outcome in seen:
                     policy.observe(outcome)
                     decisions.append(policy.propose(7, 3))
-                    decisions.append(list(policy.verify(drafts, StepLoad(5, False, 99))))
+                    load = StepLoad(5, False, 99, [0.0] * len(drafts))
+                    decisions.append(list(policy.verify(drafts, load)))
                 found.append(decisions)
             assert found[0] == found[1]
 
@@ -88,7 +91,7 @@ class DraftLengthContract:
             twin = self.make()
             for outcome in seen:
                 twin.observe(outcome)
-            load = StepLoad(len(drafts), False, 99)
+            load = StepLoad(len(drafts), False, 99, [1.0] * len(drafts))
             assert list(policy.verify(drafts, load)) == list(twin.verify(others, load))
 
         check()

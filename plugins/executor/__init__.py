@@ -12,6 +12,7 @@ from interlock.core.capabilities import (
     DrivesVirtualTime,
     EditsLogits,
     MakesText,
+    RatesDrafts,
     Requirement,
     ReturnsLogprobs,
     RunsModel,
@@ -169,4 +170,4 @@ def _can_capture(composition: Composition) -> str | None:
 
 
 def _fixed_provides(_config: FixedConfig, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (SimulatesDrafts(), DrivesVirtualTime(), TakesBlockIds())
+    return (SimulatesDrafts(), RatesDrafts(), DrivesVirtualTime(), TakesBlockIds())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from interlock.core.batch import Draft, Ints, Seeds, StepPlan, StepResult
+from interlock.core.batch import Draft, Ints, Seeds, StepPlan, StepResult, StepTimes
 from interlock.core.component import BuildContext
 from interlock.core.executor import Executor
 from interlock.core.streams import Purpose, uniform, uniforms
@@ -40,17 +40,22 @@ class FixedExecutor(Executor):
         positions = np.repeat(ends - counts + 1, made) + places
         tokens = self._tokens(np.repeat(plan.seeds, made), positions)
         out = places < np.repeat(emitted, made)
-        ms = config.step_ms + config.token_ms * batch.num_tokens
+        target_s = (config.step_ms + config.token_ms * batch.num_tokens) / 1e3
+        draft_s = config.draft_ms * int(proposed.max()) / 1e3
         return StepResult(
             step_id=plan.step_id,
             tokens=tokens[out],
             token_offsets=_offsets(emitted),
             kept_paths={r: tuple(range(int(emitted[r]) - 1)) for r in batch.drafts},
             drafts={
-                r: Draft(tuple(tokens[offsets[r + 1] - proposed[r] : offsets[r + 1]].tolist()))
+                r: Draft(
+                    tuple(tokens[offsets[r + 1] - proposed[r] : offsets[r + 1]].tolist()),
+                    confidence=(config.acceptance,) * int(proposed[r]),
+                )
                 for r in np.flatnonzero(proposed).tolist()
             },
-            duration_s=(ms + config.draft_ms * int(proposed.max())) / 1e3,
+            duration_s=target_s + draft_s,
+            times=StepTimes(target_s=target_s, draft_s=draft_s),
         )
 
     def _accepted(self, seed: int, position: int, drafted: int) -> int:

@@ -20,6 +20,7 @@ from interlock.plugins.speculative.heads import block_options as blocks
 from interlock.plugins.speculative.heads import medusa_options as feature_heads
 from interlock.plugins.speculative.heads import options as heads
 from interlock.plugins.speculative.host import options as host
+from interlock.plugins.speculative.lengths import options as lengths
 from interlock.plugins.speculative.verifiers import options as verifiers
 
 MATCHES = ("latest", "earliest")
@@ -57,18 +58,6 @@ class NgramConfig:
             raise ConfigError(problems)
 
 
-@dataclass(frozen=True)
-class FixedLengthConfig:
-    """The same number of candidates for every request and step."""
-
-    name: str = "fixed"
-    num: int | None = option(None, "candidates, 0 or more; null: as many as the drafter makes")
-
-    def __post_init__(self) -> None:
-        if self.num is not None and self.num < 0:
-            raise ConfigError(f"num={self.num} is not a whole number >= 0")
-
-
 def components() -> list[Component]:
     """Every built-in choice of spec, spec/verifier and spec/length."""
     here = "interlock.plugins.speculative"
@@ -81,14 +70,11 @@ def components() -> list[Component]:
             "prompt lookup: copies what followed the same tokens before",
             provides=_chains, requires=_ngram_needs,
         ),
-        Component(
-            "spec/length", "fixed", FixedLengthConfig, f"{here}.fixed_length:build",
-            "the same number of drafts for every request and step",
-        ),
         *heads.components(),
         *blocks.components(),
         *feature_heads.components(),
         *host.components(),
+        *lengths.components(),
         *verifiers.components(),
     ]  # fmt: skip
 

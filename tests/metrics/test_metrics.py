@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from interlock.core.batch import Draft
 from interlock.core.ledger import StepLedger
 from interlock.core.request import RequestRecord, Status
 from interlock.core.settings import LimitsConfig
@@ -152,7 +153,9 @@ def test_acceptance_length_counts_rounds_and_the_bonus_token():
     account = ledger()
     for drafted, accepted in ((4, 4), (4, 2), (2, 0), (3, 2)):
         account.ran(decode=1, drafted=drafted)
-        account.verified(drafted, accepted)
+        draft = Draft(tuple(range(drafted)))
+        account.offered(draft, drafted)
+        account.verified(draft, accepted, accepted + 1)
     account.ran(decode=1)  # a row without a draft is no round
     account.end_step(tokens_run=18, rows=5)
     account.check()
@@ -191,6 +194,7 @@ def test_most_requests_at_one_moment_do_not_count_ones_that_only_touch():
 def test_ledger_notices_tokens_that_nobody_accounts_for():
     account = ledger()
     account.ran(prompt=100, recomputed=20)
+    account.offered(Draft((1, 2, 3)), 3)
     account.ran(decode=1, drafted=3)
     account.end_step(tokens_run=128, rows=2, padding=4)
     account.check()
@@ -201,13 +205,14 @@ def test_ledger_notices_tokens_that_nobody_accounts_for():
 
 def test_ledger_notices_verdicts_on_tokens_never_drafted():
     account = ledger()
-    account.verified(drafted=2, accepted=1)
+    account.verified(Draft((1, 2)), accepted=1, emitted=2)
     with pytest.raises(AssertionError, match="2 more verdicts than drafted"):
         account.check()
 
 
 def test_drafts_of_aborted_requests_are_discarded_not_rejected():
     account = ledger()
+    account.offered(Draft((1, 2, 3, 4, 5, 6)), 5)
     account.ran(decode=1, drafted=5)
     account.end_step(tokens_run=6, rows=1)
     account.check()

@@ -2,11 +2,13 @@
 
 from interlock.core.component import BuildContext
 from interlock.core.draft_length import DraftLength
-from interlock.plugins.speculative import FixedLengthConfig
+from interlock.plugins.speculative.lengths.options import FixedLengthConfig
 
 
 class FixedLength(DraftLength):
     """Up to `num` candidates, or as many as the drafter makes."""
+
+    adapts = False
 
     def __init__(self, num: int | None) -> None:
         self._num = num

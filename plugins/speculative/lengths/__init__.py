@@ -1,0 +1,1 @@
+"""How much is speculated: policies over the candidates of any drafter."""

@@ -1,0 +1,117 @@
+"""The length that gives most tokens a second, by measured acceptance and measured costs.
+
+    goodput(n) = R (1 + sum of the first n chances) / (T(R + rows of n) + draft(R, n) + catch-up)
+
+after SmartSpec (arXiv 2406.14066) and vLLM's dynamic speculation, with four additions: places are
+counted one by one instead of by one rate; a new length must gain `hysteresis`; one step in `probe`
+tries another length, so that acceptance stays known while nothing is drafted, and the cost without
+drafts while something is; and costs are measured without drafts first, then with one.
+"""
+
+from collections.abc import Sequence
+from math import exp
+
+from interlock.core.batch import Draft
+from interlock.core.component import BuildContext
+from interlock.core.draft_length import DraftLength, StepLoad, StepOutcome
+from interlock.plugins.speculative.lengths.acceptance import Acceptance
+from interlock.plugins.speculative.lengths.costs import StepCosts
+from interlock.plugins.speculative.lengths.options import GoodputConfig
+
+PROBE_FADE = 0.8
+"""What a probe leaves of older evidence while nothing is drafted: acceptance then comes in so
+rarely that it must count for more, or a drafter that has become good would go unnoticed."""
+FIRST_PROBE = 8
+"""Steps to the first probe; each next one waits twice as long, up to the option."""
+
+
+class Goodput(DraftLength):
+    """Decisions follow from finished steps alone, so they are sound with any verifier."""
+
+    def __init__(self, config: GoodputConfig) -> None:
+        self._config = config
+        self._costs = StepCosts()
+        self._acceptance = Acceptance()
+        self._fade = exp(-1 / config.memory)
+        self._length: int | None = None
+        self._asked = 0
+        self._verified = 0
+        self._until_probe = self._pause = min(FIRST_PROBE, config.probe)
+        self._probes = 0
+        self._probing = False
+
+    def propose(self, num_drafts: int, decodes: int) -> int:
+        """See DraftLength."""
+        self._choose(num_drafts, decodes)
+        assert self._length is not None
+        self._asked, self._probing = min(self._length, num_drafts), self._until_probe <= 0
+        if not self._costs.target.knows(decodes):
+            self._asked = 0
+        elif self._costs.target.sizes < 2:
+            self._asked = min(1, num_drafts)
+        elif self._probing:
+            self._asked = self._probe(num_drafts, decodes)
+        return self._asked
+
+    def verify(self, drafts: Sequence[Draft], load: StepLoad) -> list[int]:
+        """Less than was drafted where the step that came of it holds too many requests.
+
+        Drafting them is paid for; what counts is their rows.
+        """
+        self._verified = self._asked
+        longest = max((len(draft.tokens) for draft in drafts), default=0)
+        if self._probing or not longest or not self._costs.target.knows(load.decodes):
+            return [len(draft.tokens) for draft in drafts]
+        ahead = self._costs.drafts(load.decodes, self._length or 0)[-1]
+        rates = self._rates(longest, load.decodes, [ahead] * (longest + 1))
+        best = max(range(longest + 1), key=rates.__getitem__)
+        if rates[best] > (1 + self._config.hysteresis) * rates[longest]:
+            longest = best
+        return [min(len(draft.tokens), longest) for draft in drafts]
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """See DraftLength."""
+        self._costs.observe(outcome)
+        self._until_probe -= 1
+        if outcome.rounds or (self._verified and self._length):
+            fade = self._fade if self._length else PROBE_FADE
+            self._acceptance.observe(outcome.rounds, outcome.decodes, self._verified, fade)
+
+    def _probe(self, num_drafts: int, decodes: int) -> int:
+        """While nothing is drafted the best length of the others; else none and one more, by turns.
+
+        Longer ones would tell more, and cost several steps where rows are dear.
+        """
+        self._probes += 1
+        self._pause = min(2 * self._pause, self._config.probe)
+        self._until_probe = self._pause
+        if self._asked:
+            return 0 if self._probes % 2 else min(self._asked + 1, num_drafts)
+        rates = self._rates(num_drafts, decodes, self._costs.drafts(decodes, num_drafts))
+        return max(range(1, num_drafts + 1), key=rates.__getitem__, default=0)
+
+    def _choose(self, num_drafts: int, decodes: int) -> None:
+        """The best length, if it is better enough than the one so far."""
+        rates = self._rates(num_drafts, decodes, self._costs.drafts(decodes, num_drafts))
+        best = max(range(num_drafts + 1), key=rates.__getitem__)
+        so_far = None if self._length is None else min(self._length, num_drafts)
+        if so_far is None or rates[best] > (1 + self._config.hysteresis) * rates[so_far]:
+            self._length = best
+
+    def _rates(self, longest: int, decodes: int, drafting: Sequence[float]) -> list[float]:
+        """Tokens a second with 0, 1, ... `longest` candidates; without costs tokens a step."""
+        catch_up = self._costs.catch_up(decodes)
+        chances, shares = self._acceptance.chances(longest), self._acceptance.shares(longest)
+        tokens, rows, rates = 1.0, 1.0, []
+        for length in range(longest + 1):
+            if length:
+                tokens += shares[length - 1] * chances[length - 1]
+                rows += shares[length - 1]
+            seconds = self._costs.target.at(decodes * rows) + catch_up + drafting[length]
+            rates.append(decodes * tokens / seconds if seconds > 0 else tokens)
+        return rates
+
+
+def build(config: GoodputConfig, _context: BuildContext) -> Goodput:
+    """See Component."""
+    return Goodput(config)
