@@ -63,6 +63,7 @@ TESTED = {
     ("spec", "hydra"): "speculative.test_feature_heads_contract:TestHydra",
     ("spec/length", "fixed"): "speculative.test_lengths:TestFixed",
     ("spec/length", "schedule"): "speculative.test_lengths:TestSchedule",
+    ("spec/length", "dspark"): "speculative.test_dspark:TestDSpark",
     ("spec/length", "ema"): "speculative.test_lengths:TestEma",
     ("spec/length", "goodput"): "speculative.test_lengths:TestGoodput",
     ("spec/length", "threshold"): "speculative.test_lengths:TestThreshold",

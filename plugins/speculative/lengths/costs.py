@@ -128,6 +128,12 @@ class StepCosts:
         """Seconds in which the drafter takes in what this many requests committed."""
         return self._catch_up.at(decodes)
 
+    def around(self, decodes: int) -> float:
+        """Seconds that this many requests take beside the target, with drafts as long as ever."""
+        longest = max(self._drafts, default=0)
+        drafting = self._drafts[longest].at(decodes) if longest else 0.0
+        return self.catch_up(decodes) + drafting
+
     def drafts(self, requests: int, longest: int) -> list[float]:
         """Seconds in which this many requests get 0, 1, ... `longest` candidates each.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from interlock.core.capabilities import RatesDrafts, Requirement, needs
+from interlock.core.capabilities import AcceptsAnyDraft, RatesDrafts, Requirement, needs
 from interlock.core.closest import unknown_name
 from interlock.core.component import Component
 from interlock.core.errors import ConfigError
@@ -153,6 +153,11 @@ def components() -> list[Component]:
             "the length that gives most tokens a second, by measured acceptance and costs",
         ),
         Component(
+            "spec/length", "dspark", DSparkConfig, f"{here}.dspark:build",
+            "verified lengths of all requests together, by estimates and measured costs",
+            requires=_dspark_needs,
+        ),
+        Component(
             "spec/length", "threshold", ThresholdConfig, f"{here}.threshold:build",
             "verifies each draft up to its first doubtful candidate", requires=_rated,
         ),
@@ -167,6 +172,16 @@ def _rated(config: Any, _model: ModelDescription | None) -> Iterable[Requirement
             "makes none; choose one that does, or spec/length=goodput",
         ),
     )
+
+
+def _dspark_needs(config: DSparkConfig, model: ModelDescription | None) -> Iterable[Requirement]:
+    if config.search == "early_stop":
+        return _rated(config, model)
+    reason = (
+        "spec.length.search=global decides about candidates by what was drawn after them, which "
+        "biases the chosen verifier; set spec/verifier=target_only or spec.length.search=early_stop"
+    )
+    return (*_rated(config, model), needs(AcceptsAnyDraft(), reason))
 
 
 def _not_rising(name: str, keys: Sequence[int]) -> list[str]:
