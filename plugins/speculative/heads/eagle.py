@@ -19,18 +19,26 @@ from torch.nn import functional as F
 
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext, DraftRows, FeatureDrafter
+from interlock.core.errors import ConfigError
 from interlock.core.model import Attend
-from interlock.core.weights import WeightSource
 from interlock.plugins.speculative.heads.chain import ChainDrafter
 from interlock.plugins.speculative.heads.directory import open_head
 from interlock.plugins.speculative.heads.fields import Fields, LayerShape, read_layer
+from interlock.plugins.speculative.heads.growth import DynamicGrowth, SampledGrowth, StaticGrowth
 from interlock.plugins.speculative.heads.layer import Layer, Taker
-from interlock.plugins.speculative.heads.options import EagleConfig
+from interlock.plugins.speculative.heads.options import (
+    Dynamic,
+    Eagle2Config,
+    Eagle3Config,
+    EagleConfig,
+    tree_shape,
+)
 from interlock.plugins.speculative.heads.pairs import PairHead
+from interlock.plugins.speculative.heads.trees import TreeDrafter
 
 
 class EagleHead(PairHead):
-    """Takes every tensor from `weights` once and finishes it: missing, misshapen and unexpected
+    """Takes every tensor of `source` once and finishes it: missing, misshapen and unexpected
     tensors are one CheckpointError. `number` is the layer that its cache rows are stored under."""
 
     def __init__(
@@ -39,17 +47,14 @@ class EagleHead(PairHead):
         vocab_size: int,
         max_positions: int,
         number: int,
-        weights: WeightSource,
-        dtype: torch.dtype,
-        device: torch.device,
+        source: Taker,
     ) -> None:
-        source = Taker(weights, dtype, device)
         self.fc = source.take("fc", shape.hidden, 2 * shape.hidden)
         self.fc_bias = source.bias("fc", shape.hidden)
         self.layer = Layer(shape, number, source.under("layers.0."))
         self.embed_tokens = source.optional("embed_tokens", vocab_size, shape.hidden)
         """The head's own embedding; None: the target's is used."""
-        weights.finish()
+        source.weights.finish()
         self.specs = (self.layer.spec,)
         self.max_positions = max_positions
 
@@ -81,19 +86,12 @@ def embedded(own: Tensor | None, tokens_N: Tensor, context: DraftContext) -> Ten
     return context.decoder.embed(tokens_N) if own is None else F.embedding(tokens_N, own)
 
 
-def build(config: EagleConfig, context: BuildContext) -> FeatureDrafter:
+def build(config: EagleConfig | Eagle2Config, context: BuildContext) -> FeatureDrafter:
     """The drafter with the weights of `config.path`, in the engine's dtype.
 
     Raises CheckpointError that names fields or tensors when the head is not what its config says
     or was trained for another target; ConfigError when there is no directory to look in.
     """
-    return ChainDrafter(
-        read_eagle(config, context), config.num_drafts, config.proposal == "sampled"
-    )
-
-
-def read_eagle(config: EagleConfig, context: BuildContext) -> EagleHead:
-    """The head, checked against the target."""
     files, model = open_head(config, context, "eagle"), context.model
     assert context.dtype is not None
     assert context.device is not None
@@ -104,7 +102,24 @@ def read_eagle(config: EagleConfig, context: BuildContext) -> EagleHead:
     fields.only("num_hidden_layers", 1)
     fields.same("vocab_size", vocab_size, model.vocab_size, model)
     fields.finish()
-    weights = files.weights()
-    return EagleHead(
-        shape, vocab_size, max_positions, model.num_layers, weights, context.dtype, context.device
-    )
+    source = Taker(files.weights(), context.dtype, context.device)
+    head = EagleHead(shape, vocab_size, max_positions, model.num_layers, source)
+    return drafter_of(config, head, vocab_size)
+
+
+def drafter_of(
+    config: EagleConfig | Eagle2Config | Eagle3Config, head: PairHead, known: int
+) -> FeatureDrafter:
+    """What drafts chains or trees as the options say, over a head that knows so many tokens."""
+    shape = tree_shape(config)
+    if isinstance(shape, Dynamic):
+        return TreeDrafter(head, config.num_drafts, DynamicGrowth(shape.depth, shape.top_k))
+    sampled = config.proposal == "sampled"
+    if shape is None:
+        return ChainDrafter(head, config.num_drafts, sampled)
+    if shape.width > known:
+        raise ConfigError(
+            f"spec.tree has {shape.width} siblings, but the head knows {known} tokens"
+        )
+    growth = SampledGrowth(shape) if sampled else StaticGrowth(shape)
+    return TreeDrafter(head, config.num_drafts, growth)

@@ -55,6 +55,12 @@ class Fields:
         if value != wanted:
             self.problems.append(f"{key}={value} is not the target's {wanted} ({target.name})")
 
+    def inside(self, group: Mapping[str, Any]) -> "Fields":
+        """Fields of a nested group, whose problems are these."""
+        inside = Fields(group, self.source)
+        inside.problems = self.problems
+        return inside
+
     def finish(self) -> None:
         """Raise what was found."""
         if self.problems:
@@ -86,14 +92,18 @@ class LayerShape:
         )
 
 
-def read_layer(fields: Fields, target: ModelDescription) -> LayerShape:
-    """The layer's sizes; its width must be the target's. Problems go to `fields`."""
+def read_layer(fields: Fields, target: ModelDescription, own_width: bool = False) -> LayerShape:
+    """The layer's sizes. Its width must be the target's, unless the head may have one of its own.
+
+    Problems go to `fields`.
+    """
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     kv_heads = fields.integer("num_key_value_heads", heads)
     head_dim = fields.integer("head_dim", max(1, hidden // heads))
     fields.only("hidden_act", "silu")
     fields.only("mlp_bias", False)
-    fields.same("hidden_size", hidden, target.hidden_size, target)
+    if not own_width:
+        fields.same("hidden_size", hidden, target.hidden_size, target)
     if heads % kv_heads or head_dim % 2:
         fields.problems.append(
             f"num_attention_heads={heads}, num_key_value_heads={kv_heads}, head_dim={head_dim}: "
@@ -118,12 +128,12 @@ def _rotary_rates(fields: Fields, head_dim: int) -> tuple[float, ...]:
         scaling = {}
     theta = fields.number("rope_theta", 10000.0)
     if "rope_theta" in scaling:
-        theta = Fields.number(_inside(fields, scaling), "rope_theta", 10000.0)
+        theta = fields.inside(scaling).number("rope_theta", 10000.0)
     rates = [theta ** (-2 * pair / head_dim) for pair in range(head_dim // 2)]
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return tuple(rates)
-    inside = _inside(fields, scaling)
+    inside = fields.inside(scaling)
     if kind == "linear":
         factor = inside.number("factor", 0.0)
         return tuple(rate / factor for rate in rates)
@@ -146,10 +156,3 @@ def _llama3(rates: Sequence[float], scaling: Fields) -> tuple[float, ...]:
         kept = min(1.0, max(0.0, (turns - low) / max(high - low, sys.float_info.min)))
         scaled.append(kept * rate + (1 - kept) * rate / factor)
     return tuple(scaled)
-
-
-def _inside(fields: Fields, group: Mapping[str, Any]) -> Fields:
-    """Fields of a nested group, whose problems are the file's."""
-    inside = Fields(group, fields.source)
-    inside.problems = fields.problems
-    return inside

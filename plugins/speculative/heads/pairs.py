@@ -49,6 +49,10 @@ class PairHead(ABC):
         """The target's token ids of entries of `logits`."""
         return places
 
+    def places(self, tokens: Tensor) -> Tensor:
+        """The entries of `logits` that are for these tokens, which it has."""
+        return tokens
+
     def spread(self, logits_RD: Tensor) -> Tensor:
         """`logits` over the target's vocabulary [R, V]: -inf where the head has no entry."""
         return logits_RD
