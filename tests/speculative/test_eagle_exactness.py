@@ -7,6 +7,7 @@ from interlock.core.testing.tiny_eagle import write_tiny_eagle
 from interlock.plugins.models import model_families
 from interlock.plugins.speculative.heads.options import Eagle2Config, Eagle3Config, EagleConfig
 from tests.engine.serving import Client, asking, build, outputs, serve, solo, tokens
+from tests.parallel.threads import with_threads
 from tests.speculative.eagle3_files import write_tiny_eagle3
 from tests.speculative.rebuild import Rebuilt
 
@@ -92,6 +93,17 @@ def test_a_warm_prefix_is_drafted_after_as_a_cold_one(model, drafter):
     assert {e: d for e, d in drafts["cold"].items() if e >= last} == {
         e: d for e, d in drafts["warm"].items() if e >= last
     }
+
+
+@pytest.mark.parametrize("drafter", ["sampled static", "eagle2", "eagle3", "eagle3 tree"])
+@pytest.mark.parametrize("where", [{"executor": "cuda_graph"}, {"parallel": "threads2"}])
+def test_padded_steps_and_ranks_change_no_token(model, alone, drafter, where):
+    engine = build(model, with_threads(), spec=DRAFTERS[drafter], **where)
+    assert outputs(serve(engine, *requests())) == alone
+    assert engine.core.ledger.drafted > 0
+    if "executor" in where:
+        assert engine.executor.facts()["replayed_steps"]
+    engine.close()
 
 
 @pytest.mark.parametrize("drafter", ["static", "eagle2", "eagle3 tree"])
