@@ -5,7 +5,10 @@ from collections import Counter
 import pytest
 
 from interlock.core.testing.exactness import MODELS, Walk
+from interlock.core.testing.tiny import write_tiny_checkpoint
+from interlock.plugins.models import model_families
 from tests.parallel.threads import with_threads
+from tests.speculative.test_block_engine import write_head
 
 DRAFTERS = ("none", "ngram", "eagle", "replay_chain", "replay_tree")
 PAGE_SIZES = (4, 1, 16)
@@ -19,8 +22,13 @@ COMMON = {
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-    walk = Walk(tmp_path_factory.mktemp("models"))
+    directory = tmp_path_factory.mktemp("models")
+    walk = Walk(directory)
     walk.registry = with_threads(walk.registry)
+    for kind in MODELS:
+        write_head(directory / kind / "dflash", block_size=8)
+        write_head(directory / kind / "dspark", spark=True, block_size=8)
+        write_tiny_checkpoint(directory / kind / "draft_model", "gqa", model_families())
     return walk
 
 
@@ -49,6 +57,17 @@ def test_every_family_and_drafter_on_ranks_is_exact(walk, size):
             activity += outcome.activity
     wanted = ("hits", "evicted", "preemptions", "chunks", "accepted", "aborted")
     assert not [name for name in wanted if activity[name] == 0]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "drafter"),
+    [(0, "gqa", "dflash"), (1, "mla_moe", "dspark"), (2, "hybrid", "draft_model")],
+)
+def test_drafters_of_several_layers_on_ranks_are_exact(walk, number, kind, drafter):
+    outcome = walk.run(cell(number, kind, drafter, parallel="threads2"))
+    assert not outcome.differences
+    assert outcome.activity["hits"]
+    assert outcome.activity["drafted"]
 
 
 @pytest.mark.parametrize(("kind", "drafter"), [("mla_moe", "eagle")])

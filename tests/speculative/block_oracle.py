@@ -29,18 +29,19 @@ MASK, SLOTS, RANK = 63, 5, 6
 TAPS = (0,)
 
 
-def block_tensors(seed=0, taps=1, own=False, markov=None, confidence=None, ids=64):
+def block_tensors(seed=0, taps=1, own=False, markov=None, confidence=None, ids=64, vocab=64):
     """Random tensors by checkpoint name, fp64. `markov`: vanilla, gated, rnn; `confidence`: "row",
     or "both" for the token before as well; `own`: with embedding and output matrix."""
     draw, hidden = np.random.default_rng(seed), SIZES["hidden_size"]
     shapes = {"fc": (hidden, taps * hidden), "hidden_norm": (hidden,), "norm": (hidden,)}
     for layer in range(SIZES["num_hidden_layers"]):
         shapes |= layer_shapes(f"layers.{layer}.")
-    if own or ids != 64:
+    ids = min(ids, vocab)
+    if own or ids != vocab:
         shapes["lm_head"] = (ids, hidden)
     if own:
-        shapes["embed_tokens"] = (64, hidden)
-    shapes |= light_shapes(markov, confidence, ids)
+        shapes["embed_tokens"] = (vocab, hidden)
+    shapes |= light_shapes(markov, confidence, ids, vocab)
     tensors = {}
     for name, shape in shapes.items():
         scale = 1.4 / math.sqrt(shape[-1]) if len(shape) == 2 else 0.1
@@ -49,7 +50,7 @@ def block_tensors(seed=0, taps=1, own=False, markov=None, confidence=None, ids=6
         tensors[f"{name}.weight"] = draw.normal(size=shape) * scale + (len(shape) == 1)
         if name.startswith(("markov_head", "confidence_head")) and name.endswith("proj"):
             tensors[f"{name}.bias"] = draw.normal(size=shape[:1])
-    if ids != 64:
+    if ids != vocab:
         tensors["d2t"] = 2 * np.arange(ids) - np.arange(ids)  # id i is the target's 2 i
         tensors["t2d"] = np.arange(64) % 2 == 0
     return tensors
@@ -75,11 +76,11 @@ def layer_shapes(under):
     }
 
 
-def light_shapes(markov, confidence, ids):
+def light_shapes(markov, confidence, ids, vocab):
     """Of the Markov and the confidence head, by name."""
     hidden, shapes = SIZES["hidden_size"], {}
     if markov:
-        shapes |= {"markov_head.markov_w1": (64, RANK), "markov_head.markov_w2": (ids, RANK)}
+        shapes |= {"markov_head.markov_w1": (vocab, RANK), "markov_head.markov_w2": (ids, RANK)}
     if markov == "gated":
         shapes["markov_head.gate_proj"] = (RANK, hidden + RANK)
     if markov == "rnn":

@@ -55,6 +55,8 @@ class BlockDrafter(FeatureDrafter):
     """A drafter that runs blocks. Its layers are numbered after the target's last one, so its cache
     rows share the target's pages; the row of a position depends on no later token."""
 
+    one_pass = True
+
     def __init__(self, network: BlockNetwork, num_drafts: int) -> None:
         shape = network.shape
         self.network, self.num_drafts = network, num_drafts
