@@ -24,7 +24,7 @@ CONTRACTS = {
     "workload": "workload_contract:WorkloadContract",
 }
 FEATURE_DRAFTERS = (
-    "eagle", "eagle2", "eagle3", "medusa", "hydra", "draft_model", "dflash", "dspark",
+    "eagle", "eagle2", "eagle3", "medusa", "hydra", "mtp", "draft_model", "dflash", "dspark",
 )  # fmt: skip
 OTHER_CONTRACTS = {
     ("spec", name): "feature_drafter_contract:FeatureDrafterContract" for name in FEATURE_DRAFTERS
@@ -65,6 +65,7 @@ TESTED = {
     ("spec", "lookahead"): "speculative.test_lookahead:TestLookahead",
     ("spec", "medusa"): "speculative.test_feature_heads_contract:TestMedusa",
     ("spec", "hydra"): "speculative.test_feature_heads_contract:TestHydra",
+    ("spec", "mtp"): "speculative.test_mtp_engine:TestMtp",
     ("spec/length", "fixed"): "speculative.test_lengths:TestFixed",
     ("spec/length", "schedule"): "speculative.test_lengths:TestSchedule",
     ("spec/length", "dspark"): "speculative.test_dspark:TestDSpark",

@@ -184,8 +184,12 @@ def dense_mlp(
 
 
 def mtp_tensors(fields: Fields, layers: int) -> tuple[str, ...]:
-    """Patterns of the layers for multi-token prediction that a config states, and nobody runs."""
-    return tuple(f"model.layers.{layers + n}.*" for n in range(_predicted_layers(fields)))
+    """Patterns of layers for multi-token prediction: drafters read them, decoders do not.
+
+    Those behind the decoder's layers are as many as the config states; Qwen's have a prefix.
+    """
+    stated = (f"model.layers.{layers + n}.*" for n in range(_predicted_layers(fields)))
+    return (*stated, "mtp.*")
 
 
 def _predicted_layers(fields: Fields) -> int:

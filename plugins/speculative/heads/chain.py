@@ -58,19 +58,34 @@ class ChainDrafter(FeatureDrafter):
         made = [self._next(handed_RE, at, 1, context)]
         for depth in range(1, at.limits[0]):
             active = sum(limit > depth for limit in at.limits)
-            places = [pair_position(end, depth) for end in at.ends[:active]]
-            attend, positions_R = context.attend(at.requests[:active], [1] * active, places)
-            handed_RE = self.head.forward(
-                handed_RE[:active], made[-1].tokens_R[:active], positions_R, attend, context
-            )
+            tokens_R = made[-1].tokens_R[:active]
+            handed_RE = self._pass(handed_RE[:active], tokens_R, at, depth, context)
             made.append(self._next(handed_RE, at, depth + 1, context))
         return as_drafts(made, at.limits)
+
+    def _pass(
+        self,
+        handed_RE: Tensor,
+        tokens_R: Tensor,
+        at: CaughtUp,
+        depth: int,
+        context: DraftContext,
+    ) -> Tensor:
+        """What the rows of these candidates, the ones at `depth`, hand on."""
+        active = len(handed_RE)
+        places = [pair_position(end, depth) for end in at.ends[:active]]
+        attend, positions_R = context.attend(at.requests[:active], [1] * active, places)
+        return self.head.forward(handed_RE, tokens_R, positions_R, attend, context)
+
+    def _logits(self, handed_RE: Tensor, _depth: int, context: DraftContext) -> Tensor:
+        """Of the candidates at a depth, from what the rows before them handed on."""
+        return self.head.logits(handed_RE, context)
 
     def _next(
         self, handed_RE: Tensor, at: CaughtUp, depth: int, context: DraftContext
     ) -> "Candidates":
         """The candidates at this depth of the requests that these rows belong to."""
-        logits_RD = self.head.logits(handed_RE, context)
+        logits_RD = self._logits(handed_RE, depth, context)
         if not self.sampled:
             best = logits_RD.max(-1)
             return Candidates(self.head.targets(best.indices), certainty(logits_RD, best.values))

@@ -1,0 +1,172 @@
+"""Multi-token-prediction layers: decoder layers of the target's own kind over (token, hidden).
+
+    x_p = eh_proj(cat[enorm(embedding of the token at p + 1), hnorm(h_p)])
+    h'_p = decoder layer(x_p);  logits of the token at p + 2 = head(shared_head.norm(h'_p))
+
+DeepSeek-V3, arXiv 2412.19437, section 2.2. h_p is what the target's last layer leaves, before the
+final norm (or the final-norm feature, for layers that were trained on it). For further drafts a
+layer reads its own output before shared_head.norm; with n layers, draft k is layer k % n's.
+
+Deviation for n > 1: over committed rows every layer reads h_p and the token at p + 1. In training
+layer k reads layer k - 1's output there and the token at p + 1 + k, which would have to outlive a
+step. Layers of their own see fewer drafted rows: those that they made themselves.
+
+Legend: N rows, R requests in a pass, E hidden size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from interlock.core.checkpoint import load_decoder
+from interlock.core.component import BuildContext
+from interlock.core.drafter import DraftContext, DraftRows
+from interlock.core.model import Attend, AttentionInput, AttentionSpec, ModelDescription, Taps
+from interlock.core.parallel import Placement
+from interlock.core.weights import WeightSource
+from interlock.plugins.speculative.heads.layer import rms_norm
+from interlock.plugins.speculative.heads.mtp_weights import LayerWeights
+from interlock.plugins.speculative.heads.pairs import PairHead
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class MtpLayer:
+    """One layer with what stands around it. `number` is the layer that its rows are stored under.
+
+    Takes every tensor of `weights` once; mistakes are one CheckpointError. `embedding_VE` and
+    `head_VE` are its own tables; None: the target's, which they usually repeat.
+    """
+
+    def __init__(
+        self,
+        described: ModelDescription,
+        number: int,
+        weights: LayerWeights,
+        context: BuildContext,
+        tables: WeightSource | None,
+    ) -> None:
+        dtype, device, hidden = context.dtype, context.device, described.hidden_size
+        assert dtype is not None
+        assert device is not None
+
+        def take(name: str, *shape: int) -> Tensor:
+            return weights.take(f"{name}.weight", shape, dtype, device)
+
+        def own(name: str, *same: str) -> Tensor | None:
+            if not weights.has(f"{name}.weight"):
+                return None
+            table_VE = take(name, context.model.vocab_size, hidden)
+            return None if _repeats(table_VE, tables, same) else table_VE
+
+        self.number = number
+        self.enorm, self.hnorm = take("enorm", hidden), take("hnorm", hidden)
+        self.eh_proj = take("eh_proj", hidden, 2 * hidden)
+        self.norm = take("shared_head.norm", hidden)
+        self.embedding_VE = own("embed_tokens", EMBEDDING)
+        self.head_VE = own("shared_head.head", HEAD, EMBEDDING)
+        placement = Placement(dtype, device, numerics=context.numerics)
+        self.decoder = load_decoder(described, context.families, placement, weights)
+        self.spec: AttentionSpec = described.attention[0]
+        self.eps = float(described.config.get("rms_norm_eps", 1e-6))
+
+    def forward(
+        self,
+        hidden_NE: Tensor,
+        tokens_N: Tensor,
+        positions_N: Tensor,
+        attend: Attend,
+        embedded_NE: Tensor,
+    ) -> Tensor:
+        """[N, E]: the layer's output, before its norm."""
+        dtype = self.eh_proj.dtype
+        pair = (
+            rms_norm(embedded_NE.to(dtype), self.enorm, self.eps),
+            rms_norm(hidden_NE.to(dtype), self.hnorm, self.eps),
+        )
+        x_NE = F.linear(torch.cat(pair, dim=-1), self.eh_proj)
+        taps = Taps((0,))
+        self.decoder.forward(tokens_N, positions_N, self._stored(attend), taps, x_NE)
+        (output_NE,) = taps.outputs()
+        return output_NE
+
+    def _stored(self, attend: Attend) -> Attend:
+        """The same attention, for a decoder that calls its layer 0."""
+
+        def own(_layer: int, spec: AttentionSpec, inputs: AttentionInput) -> Tensor:
+            return attend(self.number, spec, inputs)
+
+        return own
+
+
+class MtpHead(PairHead):
+    """The layers of one target. `taps` are what `h` is read from: none for the final-norm feature.
+
+    `zero_first` leaves the embedding of the first row of a request out, as vLLM does.
+    """
+
+    def __init__(
+        self, layers: Sequence[MtpLayer], taps: tuple[int, ...], zero_first: bool, positions: int
+    ) -> None:
+        self.layers, self.taps, self.zero_first = list(layers), taps, zero_first
+        self.specs = tuple(layer.spec for layer in layers)
+        self.max_positions = positions
+
+    def carried(self, rows: DraftRows) -> Tensor:
+        """See PairHead: h."""
+        return rows.taps[0] if self.taps else rows.features_NE
+
+    def forward(
+        self,
+        carried_NE: Tensor,
+        next_tokens_N: Tensor,
+        positions_N: Tensor,
+        attend: Attend,
+        context: DraftContext,
+    ) -> Tensor:
+        """See PairHead. All layers take the rows in; the first one's output is handed on."""
+        handed = [
+            self.apply(layer, carried_NE, next_tokens_N, positions_N, attend, context)
+            for layer in self.layers
+        ]
+        return handed[0]
+
+    def apply(
+        self,
+        layer: MtpLayer,
+        carried_NE: Tensor,
+        next_tokens_N: Tensor,
+        positions_N: Tensor,
+        attend: Attend,
+        context: DraftContext,
+    ) -> Tensor:
+        """[N, E]: what one layer hands on."""
+        own = layer.embedding_VE
+        embedded_NE = (
+            context.decoder.embed(next_tokens_N) if own is None else F.embedding(next_tokens_N, own)
+        )
+        if self.zero_first:
+            embedded_NE = embedded_NE.masked_fill((positions_N == 0)[:, None], 0.0)
+        return layer.forward(carried_NE, next_tokens_N, positions_N, attend, embedded_NE)
+
+    def logits(self, handed_RE: Tensor, context: DraftContext) -> Tensor:
+        """See PairHead: of the first layer's output."""
+        return self.logits_of(self.layers[0], handed_RE, context)
+
+    def logits_of(self, layer: MtpLayer, handed_RE: Tensor, context: DraftContext) -> Tensor:
+        """[R, V] after a layer's own norm, by its own head or the target's."""
+        normed_RE = rms_norm(handed_RE, layer.norm, layer.eps)
+        if layer.head_VE is None:
+            return context.decoder.logits(normed_RE)
+        return F.linear(normed_RE, layer.head_VE)
+
+
+def _repeats(table_VE: Tensor, tables: WeightSource | None, names: Sequence[str]) -> bool:
+    """Whether a stored table is the target's, which is the first of `names` that is stored."""
+    name = next((name for name in names if tables is not None and tables.has(name)), None)
+    if tables is None or name is None or tables.shape(name) != tuple(table_VE.shape):
+        return False
+    same_VE = tables.read(name, tuple(table_VE.shape), table_VE.dtype, table_VE.device)
+    return torch.equal(table_VE, same_VE)
