@@ -238,6 +238,15 @@ def test_a_missing_head_is_refused_with_the_command_that_trains_one(tmp_path):
     assert head_directory(EagleConfig(), model, "eagle") == tmp_path / "eagle"
 
 
+def test_a_head_with_pickled_weights_alone_is_refused_with_what_to_do(tmp_path):
+    (write_head(tmp_path / "eagle", head_tensors()) / "model.safetensors").rename(
+        tmp_path / "eagle" / "pytorch_model.bin"
+    )
+    model = replace(tiny_description("gqa", model_families()), directory=tmp_path)
+    (reason,) = requirements(EagleConfig(), model, RunsModel())
+    assert "has pytorch_model.bin; store its tensors with safetensors" in reason
+
+
 def test_a_simulated_run_needs_no_head_and_an_idle_executor_is_refused(tmp_path):
     model = replace(tiny_description("gqa", model_families()), directory=tmp_path)
     assert requirements(EagleConfig(), model, SimulatesDrafts()) == []

@@ -63,6 +63,11 @@ def needs_a_head(
         missing = [name for name in FILES if not (directory / name).is_file()]
         if not missing:
             return None
+        if (directory / "pytorch_model.bin").is_file() and missing == ["model.safetensors"]:
+            return (
+                f"spec={config.name} reads no pickled weights: {directory} has pytorch_model.bin; "
+                "store its tensors with safetensors.torch.save_file as model.safetensors"
+            )
         target = model.directory if model and model.directory else "MODEL"
         return (
             f"spec={config.name} has no trained head: {directory} lacks {' and '.join(missing)}; "

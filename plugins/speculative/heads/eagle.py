@@ -31,6 +31,7 @@ from interlock.plugins.speculative.heads.options import (
     Eagle2Config,
     Eagle3Config,
     EagleConfig,
+    draws,
     tree_shape,
 )
 from interlock.plugins.speculative.heads.pairs import PairHead
@@ -114,7 +115,7 @@ def drafter_of(
     shape = tree_shape(config)
     if isinstance(shape, Dynamic):
         return TreeDrafter(head, config.num_drafts, DynamicGrowth(shape.depth, shape.top_k))
-    sampled = config.proposal == "sampled"
+    sampled = draws(config)
     if shape is None:
         return ChainDrafter(head, config.num_drafts, sampled)
     if shape.width > known:

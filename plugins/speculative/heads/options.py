@@ -115,8 +115,13 @@ def tree_shape(config: EagleConfig | Eagle2Config | Eagle3Config) -> StaticTree 
     """The tree that these options ask for; None for a chain."""
     tree: Tree = getattr(config, "tree", DYNAMIC)
     if tree == DYNAMIC:
-        return Dynamic(config.depth or 6, config.top_k or 4)
+        return Dynamic(getattr(config, "depth", None) or 6, getattr(config, "top_k", None) or 4)
     return None if tree is None else static_tree(tree, config.num_drafts)
+
+
+def draws(config: EagleConfig | Eagle2Config | Eagle3Config) -> bool:
+    """Whether candidates are drawn from the head's law."""
+    return getattr(config, "proposal", PROPOSALS[0]) == "sampled"
 
 
 def count_problems(num_drafts: int) -> list[str]:
@@ -189,7 +194,7 @@ def _offers(
     yield RatesDrafts()
     if tree_shape(config) is None:
         yield DraftsChains()
-    if getattr(config, "proposal", "greedy") == "sampled":
+    if draws(config):
         yield SamplesDrafts()
 
 

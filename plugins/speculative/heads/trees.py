@@ -182,12 +182,12 @@ class _Run:
 
     def _pass(self, active: int, newest: int) -> Tensor:
         """Rows of the newest candidates and their ancestors; what the newest hand on."""
-        needed_RN = self._sees_RNN[:, self._first :].any(1)
+        needed_RN = np.any(self._sees_RNN[:, self._first :], axis=1)
         row, node = np.nonzero(needed_RN)
         device = self._carried_RNE.device
         masks = {
             r: torch.from_numpy(self._sees_RNN[r][np.ix_(needed, needed)]).to(device)
-            for r, needed in enumerate(needed_RN)
+            for r, needed in enumerate(list(needed_RN))
         }
         ends = self._at.ends[:active]
         depths = self._depths_N[node].tolist()

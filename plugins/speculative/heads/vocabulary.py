@@ -21,7 +21,7 @@ class DraftVocabulary:
     ) -> None:
         ids_D = d2t_D + torch.arange(len(d2t_D), device=d2t_D.device)
         inside = bool(((ids_D >= 0) & (ids_D < vocab_size)).all())
-        if not inside or len(ids_D.unique()) < len(ids_D):
+        if not inside or len(set(ids_D.tolist())) < len(ids_D):
             raise CheckpointError(
                 f"{source}: i + d2t[i] are not different tokens below vocab_size={vocab_size}"
             )
