@@ -22,7 +22,13 @@ import torch
 
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
-from interlock.core.capabilities import Capability, RunsModel, none_provided, none_required
+from interlock.core.capabilities import (
+    AcceptsAnyDraft,
+    Capability,
+    RunsModel,
+    none_provided,
+    none_required,
+)
 from interlock.core.engine import Engine
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
@@ -33,6 +39,7 @@ from interlock.core.streams import sample_seed
 from interlock.core.testing.coverage import Cell, full_product, pairwise
 from interlock.core.testing.integrity import check_engine
 from interlock.core.testing.replay_drafter import Continuations, replay_component
+from interlock.core.testing.sampled_drafter import sampled_component
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
 from interlock.core.testing.tiny_adapter import write_adapter
 from interlock.core.testing.tiny_eagle import write_tiny_eagle
@@ -47,11 +54,15 @@ SEAMS = (
     "attention", "cache/allocator", "cache/index", "cache/eviction", "scheduler/order",
     "scheduler/chunking", "scheduler/victim", "spec", "executor",
 )  # fmt: skip
+VERIFIER = "spec/verifier"
+SAMPLED = ("sampled_tree", "sampled_chain")
+"""Drafters of the walk's own that draw from a perturbed target."""
 REFERENCE = {
     "attention": "reference",
     "cache/allocator": "contiguous",
     "cache/index": "none",
     "spec": "none",
+    VERIFIER: "target_only",
     "executor": "torch",
 }
 
@@ -76,6 +87,9 @@ class Walk:
         self.registry.origins = dict(self.registry.origins)
         for name, tree in (("replay_chain", False), ("replay_tree", True)):
             self.registry.components["spec", name] = replay_component(name, self._known, tree=tree)
+            self.registry.origins["spec", name] = self.registry.origins["spec", "none"]
+        for name, tree in (("sampled_chain", False), ("sampled_tree", True)):
+            self.registry.components["spec", name] = sampled_component(name, tree=tree)
             self.registry.origins["spec", name] = self.registry.origins["spec", "none"]
         families = list(self.registry.families.values())
         self._bases: dict[str, EngineConfig] = {}
@@ -110,7 +124,8 @@ class Walk:
     def factors(self) -> dict[str, list[Any]]:
         """Every seam's choices (without `auto`), the models and the page sizes."""
         names = {s: [n for n in self.registry.names(s) if n != AUTO] for s in SEAMS}
-        names["spec"] = [n for n in names["spec"] if n != "replay"]
+        own = ("replay", "sampled", *SAMPLED)
+        names["spec"] = [n for n in names["spec"] if n not in own]
         names["executor"] = [
             name for name in names["executor"] if RunsModel() in self._provided("executor", name)
         ]
@@ -130,7 +145,7 @@ class Walk:
         base = self._bases[cell["model"]]
         choices = dict(base.choices)
         for seam, name in cell.items():
-            if seam in (*SEAMS, "parallel"):
+            if seam in (*SEAMS, VERIFIER, "parallel"):
                 options = self.registry.components[seam, name].config
                 choices[seam] = Choice(name, options(name=name))
         size = cell["page_size"]
@@ -155,7 +170,9 @@ class Walk:
 
         Asked once per choice of the seams where some component provides or requires anything.
         """
-        key = (cell["model"], cell["cache_dtype"], *(cell[seam] for seam in self._telling))
+        verifier = cell.get(VERIFIER, REFERENCE[VERIFIER])
+        told = (cell[seam] for seam in self._telling)
+        key = (cell["model"], cell["cache_dtype"], verifier, *told)
         if key not in self._refusals:
             model = self._models[cell["model"]]
             resolution = resolve(self.config(cell), self.registry, [model])
@@ -183,7 +200,11 @@ class Walk:
         return self._solo[key]
 
     def run(self, cell: Mapping[str, Any]) -> Outcome:
-        """Run one accepted cell and compare every sample with the reference."""
+        """Run one accepted cell and compare every sample with the reference.
+
+        A verifier that is not exact for any draft gives sampled requests other tokens (of the same
+        law, or of another): of these it is asked that they come to an end.
+        """
         kind, wanted = cell["model"], requests(cell["page_size"])
         alone = {key: one for r in wanted for key, one in samples_alone(r).items()}
         cache_dtype = cell.get("cache_dtype", "auto")
@@ -197,9 +218,15 @@ class Walk:
             records = dict(_serve(engine, wanted))
         finally:
             engine.close()
+        verifier = cell.get(VERIFIER, REFERENCE[VERIFIER])
+        same = AcceptsAnyDraft() in self._provided(VERIFIER, verifier)
         for key, right in expected.items():
             record = records[key]
             tokens = tuple(record.output_token_ids)
+            if not same and alone[key].sampling.temperature:
+                if record.error or (record.status is Status.FINISHED and not tokens):
+                    outcome.differences.append(f"request, sample {key}: {record.error}")
+                continue
             aborted = record.status is Status.ABORTED
             if (tokens != right[: len(tokens)]) if aborted else (tokens != right):
                 outcome.differences.append(
@@ -341,3 +368,24 @@ def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:
         if not reasons:
             accepted.append(cell)
     return (accepted if full else pairwise(accepted)), refused
+
+
+def verifier_cells(walk: Walk, chosen: Sequence[Cell], models: int) -> list[Cell]:
+    """Cells for every verifier, on so many models: of `chosen`, with a drafter that draws.
+
+    It draws trees where the verifier accepts them, else chains.
+    """
+    found: list[Cell] = []
+    for turn, verifier in enumerate(walk.registry.names(VERIFIER)):
+        for kind in [MODELS[(turn + i) % len(MODELS)] for i in range(models)]:
+            for spec in SAMPLED:
+                cells = [
+                    {**cell, "spec": spec, VERIFIER: verifier}
+                    for cell in chosen
+                    if cell["model"] == kind
+                ]
+                accepted = [cell for cell in cells if not walk.refusals(cell)]
+                if accepted:
+                    found.append(accepted[turn % len(accepted)])
+                    break
+    return found

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from interlock.core.testing.coverage import Cell
-from interlock.core.testing.exactness import Outcome, Walk, cells
+from interlock.core.testing.exactness import MODELS, Outcome, Walk, cells, verifier_cells
 
 _walk: Walk | None = None
 
@@ -40,6 +40,7 @@ def main() -> None:
         _prepare(folder)
         assert _walk is not None
         chosen, refused = cells(_walk, args.full or args.sample is not None)
+        chosen += verifier_cells(_walk, chosen, len(MODELS))
         accepted = len(chosen)
         if args.sample is not None:
             chosen = random.Random(0).sample(chosen, min(args.sample, accepted))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from interlock.core.testing.exactness import Walk, cells
+from interlock.core.testing.exactness import VERIFIER, Walk, cells, verifier_cells
 
 
 @pytest.fixture(scope="module")
@@ -14,6 +14,9 @@ def walk(tmp_path_factory):
 
 def test_every_pair_of_choices_gives_the_tokens_of_the_reference_run_alone(walk):
     chosen, refused = cells(walk, full=False)
+    drawn = verifier_cells(walk, chosen, models=1)
+    assert {cell[VERIFIER] for cell in drawn} == set(walk.registry.names(VERIFIER))
+    chosen += drawn
     activity: Counter[str] = Counter()
     for cell in chosen:
         outcome = walk.run(cell)
