@@ -182,7 +182,8 @@ class CausalDecoder:
         x_TE = self._embedded(tokens_T) if inputs_TE is None else inputs_TE
         of_layers = [rotations[scaling] for scaling in self.rope_of]
         if self.fused is not None and self.fused.takes(x_TE):
-            return self.norm(self.fused(x_TE, of_layers, attend, taps))
+            own_TE = x_TE if inputs_TE is None else x_TE.clone()  # it is written over
+            return self.norm(self.fused(own_TE, of_layers, attend, taps))
         for block, rotation in zip(self.blocks, of_layers, strict=True):
             x_TE = block(x_TE, rotation, attend)
             if taps is not None:

@@ -47,10 +47,9 @@ class PackedProduct(Product):
         self._bias_F = bias_F
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
         self.few: FewRowsProduct | None = None
-        if reads_packed(*weight_FE.shape, weight_FE.dtype):
-            self.few = FewRowsProduct(
-                self._packed, (weight_FE.shape[0], weight_FE.shape[1]), bias_F
-            )
+        if reads_packed(self._packed, weight_FE):
+            outputs, inputs = weight_FE.shape
+            self.few = FewRowsProduct(self._packed, (outputs, inputs), bias_F)
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """See Product."""

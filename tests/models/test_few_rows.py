@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from interlock.core.model import Taps
 from interlock.core.testing.tiny import dense_attend
@@ -52,7 +53,6 @@ def close(found, expected):
     seed=st.integers(0, 9),
 )
 def test_a_product_of_few_rows_is_the_formula(rows, outputs, inputs, biased, threads, seed):
-    assert reads_packed(outputs, inputs, torch.bfloat16)
     weight, bias = drawn(seed, outputs, inputs), drawn(seed + 1, outputs) if biased else None
     wide = drawn(seed + 2, rows, inputs + 6)
     x = wide[:, 3 : inputs + 3]
@@ -86,18 +86,80 @@ def test_an_unusable_row_disturbs_no_other():
     [(100, 64, torch.bfloat16), (64, 40, torch.bfloat16), (64, 64, torch.float32)],
 )
 def test_other_sizes_and_dtypes_stay_with_onednn(outputs, inputs, dtype):
-    assert not reads_packed(outputs, inputs, dtype)
     product = PackedProduct(torch.ones(outputs, inputs, dtype=dtype), None)
     assert product.few is None
     with torch.inference_mode():
         assert product(torch.ones(3, inputs, dtype=dtype)).double().eq(inputs).all()
 
 
-def test_more_rows_than_a_call_takes_go_to_onednn():
+def test_more_rows_than_a_call_takes_and_rows_of_another_size_go_to_onednn():
     few = PackedProduct(drawn(0, 64, 32), None).few
     assert few is not None
+    assert few.takes(drawn(1, few.most_rows, 32))
     assert not few.takes(drawn(1, few.most_rows + 1, 32))
     assert not few.takes(drawn(1, 0, 32))
+    assert not few.takes(drawn(1, 3, 31))
+    assert not few.takes(drawn(1, 3, 32).float())
+
+
+@settings(max_examples=20, deadline=None)
+@given(row=st.integers(0, 191), column=st.integers(0, 95), bit=st.integers(0, 15))
+def test_packed_bytes_that_differ_from_the_weight_in_one_bit_are_refused(row, column, bit):
+    weight = drawn(0, 192, 96)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    assert reads_packed(packed, weight)
+    assert reads_packed(packed, weight.T.contiguous().T)
+    weight.view(torch.int16)[row, column] ^= -(1 << 15) if bit == 15 else 1 << bit
+    assert not reads_packed(packed, weight)
+
+
+class Called(TorchDispatchMode):
+    """Names of torch's operators that ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_weight_is_compared_with_its_packed_bytes_in_place():
+    weight = drawn(0, 64, 32)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    with Called() as called:
+        assert reads_packed(packed, weight)
+    assert called.names <= {"mkldnn::data_ptr", "mkldnn::_nbytes"}  # which make no tensor
+
+
+def test_rows_that_are_given_to_a_decoder_stay_as_they_were(tmp_path):
+    saved(random_model_of("Llama", SIZES).bfloat16(), tmp_path)
+    decoder = load(tmp_path, torch.bfloat16)
+    assert isinstance(decoder, CausalDecoder)
+    assert decoder.fused is not None
+    tokens = torch.arange(9)
+    given = decoder.embed(tokens)
+    before = given.clone()
+    attend = dense_attend(decoder.description)
+    with torch.inference_mode():
+        features = decoder.forward(tokens, tokens, attend, inputs_TE=given)
+        again = decoder.forward(tokens, tokens, attend)
+    assert torch.equal(given, before)
+    assert torch.equal(features, again)
+
+
+def test_fused_layers_refuse_what_attention_gives_in_another_dtype(tmp_path):
+    saved(random_model_of("Llama", SIZES).bfloat16(), tmp_path)
+    decoder = load(tmp_path, torch.bfloat16)
+    attend = dense_attend(decoder.description)
+    tokens = torch.arange(5)
+
+    def wide(layer, spec, inputs):
+        return attend(layer, spec, inputs).float()
+
+    with torch.inference_mode(), pytest.raises(AssertionError):
+        decoder.forward(tokens, tokens, wide)
 
 
 def test_taps_give_what_the_layers_gave(tmp_path):

@@ -1,6 +1,6 @@
 // A decoder's products of few rows, by weights in oneDNN's packed order, and what stands between two
 // layers' attention in one parallel region. Compiled for the machine it runs on; the callers are
-// few_rows.py and decoder_layers.py.
+// few_rows.py and few_rows_layers.py.
 //
 // Such products are as fast as memory gives the weights: they are read once, in order, by all rows
 // together, and asked for well before they are used. bf16 with AVX512_BF16 alone.
@@ -169,6 +169,21 @@ void rotate(const Pass &pass, const float *cosines, const float *sines) {
 
 extern "C" {
 int64_t interlock_most_few_rows() { return MOST_ROWS; }
+
+// Whether `packed` is the weight [outputs, 2 * pairs] in the order above; a word is a pair of inputs.
+int64_t interlock_is_packed(const uint32_t *packed, const uint32_t *weight, int64_t outputs,
+                            int64_t pairs, int64_t threads) {
+    constexpr int64_t LINE = 16;  // words
+    uint32_t wrong = 0;
+#pragma omp parallel for num_threads(threads) reduction(| : wrong)
+    for (int64_t block = 0; block < outputs / BLOCK; block++)
+        for (int64_t k = 0; k < pairs; k += LINE)
+            for (int64_t f = 0; f < BLOCK; f++)
+                for (int64_t i = k; i < k + LINE; i++)
+                    wrong |= packed[(block * pairs + i) * BLOCK + f] ^
+                             weight[(block * BLOCK + f) * pairs + i];
+    return wrong == 0;
+}
 
 void interlock_multiply_few(const Product *of, const void *x, int64_t x_row, void *out, int64_t rows,
                             int64_t threads) {

@@ -49,8 +49,10 @@ class FewRowsProduct:
 
     def takes(self, x_TE: Tensor) -> bool:
         """Whether it multiplies these rows."""
-        few = x_TE.ndim == 2 and 0 < x_TE.shape[0] <= self.most_rows
-        return few and x_TE.dtype == torch.bfloat16 and x_TE.stride(1) == 1
+        if x_TE.ndim != 2 or x_TE.dtype != torch.bfloat16:
+            return False
+        rows, inputs = x_TE.shape
+        return 0 < rows <= self.most_rows and inputs == self.inputs and x_TE.stride(1) == 1
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """[T, E] -> [T, F]."""
@@ -72,23 +74,22 @@ def most_few_rows() -> int:
         return 0
 
 
-@cache
-def reads_packed(outputs: int, inputs: int, dtype: torch.dtype) -> bool:
-    """Whether the kernel reads what oneDNN packs of a weight [outputs, inputs]: it is compared.
+def reads_packed(packed: Tensor, weight_FE: Tensor) -> bool:
+    """Whether the kernel reads `packed`, oneDNN's of this weight: each is compared, in place.
 
-    oneDNN does not promise an order; it depends on the shape alone.
+    oneDNN promises no order. The comparison is one pass over both and needs no memory.
     """
-    if dtype != torch.bfloat16 or outputs % BLOCK_OUTPUTS or inputs % BLOCK_INPUTS:
+    outputs, inputs = weight_FE.shape
+    if weight_FE.dtype != torch.bfloat16 or outputs % BLOCK_OUTPUTS or inputs % BLOCK_INPUTS:
         return False
     if not most_few_rows():
         return False
-    words_FE = torch.arange(outputs * inputs, dtype=torch.int32).view(outputs, inputs) % 32_749
-    weight_FE = words_FE.to(torch.int16).view(dtype)
-    blocks = weight_FE.view(-1, BLOCK_OUTPUTS, inputs // 2, 2).transpose(1, 2).contiguous()
     try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight_FE)
         address, size = torch.ops.mkldnn.data_ptr(packed), torch.ops.mkldnn._nbytes(packed)
     except (AttributeError, RuntimeError, TypeError):
         return False
-    held = (ctypes.c_char * size).from_address(address)
-    return bytes(held) == blocks.view(torch.int16).numpy().tobytes()
+    weight_FE = weight_FE.contiguous()
+    is_packed = native_library(SOURCE).interlock_is_packed
+    is_packed.argtypes = (_POINTER, _POINTER, _INT, _INT, _INT)
+    facts = outputs, inputs // 2, torch.get_num_threads()
+    return size == weight_FE.nbytes and bool(is_packed(address, weight_FE.data_ptr(), *facts))

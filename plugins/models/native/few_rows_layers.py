@@ -57,7 +57,7 @@ class LayerParts(NamedTuple):
 
 
 class FewRowsLayers:
-    """All layers of a decoder, for at most `most_rows` tokens in bf16."""
+    """All layers of a decoder, for as many tokens in bf16 as their products take."""
 
     def __init__(self, parts: Sequence[LayerParts]) -> None:
         self._parts = tuple(parts)  # owns what the structures point at
@@ -69,19 +69,21 @@ class FewRowsLayers:
             )
             for part in parts
         ]
-        self.most_rows = min(part.qkv.most_rows for part in parts)
         self._between = native_library(SOURCE).interlock_between
         self._between.argtypes, self._between.restype = (_POINTER,) * 6, None
 
     def takes(self, x_TE: Tensor) -> bool:
         """Whether it runs these tokens."""
-        return 0 < len(x_TE) <= self.most_rows and x_TE.is_contiguous()
+        return x_TE.is_contiguous() and self._parts[0].qkv.takes(x_TE)
 
     def __call__(
         self, x_TE: Tensor, rotations: Sequence[tuple[Tensor, Tensor]], attend: Attend,
         taps: Taps | None = None,
     ) -> Tensor:  # fmt: skip
-        """`x_TE` after all layers, in its place; `rotations` are cos and sin [T, 1, R] by layer."""
+        """What the last layer gives, written over `x_TE`.
+
+        `rotations` are cos and sin [T, 1, R] by layer.
+        """
         tapped = () if taps is None else taps.layers
         first = self._parts[0]
         turned = rotations[0][0].shape[-1]
@@ -111,6 +113,8 @@ class FewRowsLayers:
                 taps.offer(at - 1, x_TE.clone())
             inputs = HeadsInput(q_THD, k_TKD, v_TKD, part.sinks_H)
             attended_THV, done = attend(at, part.spec, inputs).contiguous(), here
+            assert attended_THV.shape == q_THD.shape
+            assert attended_THV.dtype == q_THD.dtype
         assert attended_THV is not None
         self._between(address, done, attended_THV.data_ptr(), None, None, None)
         if taps is not None and len(self._parts) - 1 in tapped:
