@@ -57,6 +57,7 @@ class Head(Drafter):
     """The EAGLE-3 head; parameter names are the checkpoint's."""
 
     kind = "eagle3"
+    lr_scale = 2.0
     depth = 7
 
     def __init__(
@@ -91,6 +92,7 @@ class Head(Drafter):
                 nn.init.normal_(weight, std=0.02)
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(weight)
+        self.fc.weight.data[:, -target.hidden :] += torch.eye(target.hidden)  # the high layer
         self.lm_head.weight.data.copy_(target.head_VE[self.draft_ids])
         self.norm.weight.data.copy_(target.norm_E)
 

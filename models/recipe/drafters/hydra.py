@@ -49,6 +49,7 @@ class Head(Drafter):
     """The Hydra heads; parameter names are the checkpoint's."""
 
     kind = "hydra"
+    lr_scale = 2.0
     default_steps = 2000
     tables = ("hydra_lm_head",)
 

@@ -40,6 +40,7 @@ class Head(Drafter):
     """The Medusa heads; parameter names are the checkpoint's."""
 
     kind = "medusa"
+    lr_scale = 2.0
     default_steps = 2500
     tables = (".1.weight",)
 
