@@ -13,7 +13,7 @@ from interlock.core.capabilities import (
     SplitsSums,
     StoresFp8,
 )
-from interlock.core.model import ModelDescription
+from interlock.core.model import AttentionSpec, ModelDescription
 
 
 def model_requirements(model: ModelDescription) -> list[Requirement]:
@@ -37,6 +37,13 @@ def model_requirements(model: ModelDescription) -> list[Requirement]:
         what = f"{count} of {model.num_layers} layers have attention sinks (one a query head)"
         wanted.append((ServesSinks(), what))
     return [_served(model, capability, what) for capability, what in wanted]
+
+
+def layer_needs(spec: AttentionSpec) -> set[Capability]:
+    """What a backend must provide to compute a layer."""
+    kinds = (ServesWindows(), spec.window), (ServesSoftCaps(), spec.softcap)
+    asked = (*kinds, (ServesSinks(), spec.sinks), (ServesAttention(spec.form), True))
+    return {capability for capability, wanted in asked if wanted}
 
 
 def numerics_requirement(composition: Composition) -> str | None:

@@ -13,13 +13,14 @@ from interlock.core.allocator import KVAllocator
 from interlock.core.attention import AttentionBackend
 from interlock.core.batch import StepPlan, StepResult
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import Capability, ServesAttention, StoresFp8
+from interlock.core.capabilities import Capability, StoresFp8
 from interlock.core.checkpoint import load_decoder
 from interlock.core.component import BuildContext
 from interlock.core.drafter import Drafter, FeatureDrafter
 from interlock.core.errors import ConfigError, RankError
 from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import AttentionSpec, ModelDescription
+from interlock.core.model_requirements import layer_needs
 from interlock.core.parallel import ParallelStrategy, Placement, Ranks
 from interlock.core.planes import Planes, torch_dtype
 from interlock.core.pool_size import pool_sizes
@@ -127,7 +128,7 @@ class Rank:
         self, backend: AttentionBackend, layers: tuple[AttentionSpec, ...]
     ) -> AttentionBackend:
         """The chosen backend if it serves a drafter's layers, else an automatic one that does."""
-        needed: set[Capability] = {ServesAttention(spec.form) for spec in layers}
+        needed = {capability for spec in layers for capability in layer_needs(spec)}
         if self._serves(self.chosen["attention"], needed):
             return backend
         for component in self.registry.automatic("attention"):
@@ -138,8 +139,8 @@ class Rank:
                 return built
         raise ConfigError(
             f"{self.chosen['spec'].key} has {sorted({spec.form for spec in layers})} attention "
-            f"layers, which no installed attention component computes "
-            f"(with cache.dtype={self.config.cache.dtype})"
+            f"layers, which no installed attention component computes with their windows, caps and "
+            f"sinks (and cache.dtype={self.config.cache.dtype})"
         )
 
     def _serves(self, chosen: Chosen, needed: set[Capability]) -> bool:

@@ -6,15 +6,30 @@ import shutil
 import pytest
 import torch
 
-from interlock.core.capabilities import Composition, RunsModel, SimulatesDrafts
+from interlock.core.capabilities import (
+    Composition,
+    RunsModel,
+    ServesAttention,
+    SimulatesDrafts,
+)
 from interlock.core.component import BuildContext
 from interlock.core.errors import CheckpointError, ConfigError
 from interlock.core.testing.tiny import dense_attend, tiny_description, write_tiny_checkpoint
+from interlock.plugins.attention.reference import ReferenceAttention
 from interlock.plugins.models import model_families, model_formats
 from interlock.plugins.speculative import components
 from interlock.plugins.speculative.heads.block_options import DraftModelConfig
 from interlock.plugins.speculative.heads.draft_model import build as build_drafter
-from tests.engine.serving import Client, asking, build, outputs, serve, solo, tokens
+from tests.engine.serving import (
+    Client,
+    asking,
+    build,
+    outputs,
+    registry_with,
+    serve,
+    solo,
+    tokens,
+)
 
 KINDS = ("gqa", "mqa", "mla", "hybrid", "caps", "sinks")
 
@@ -277,3 +292,18 @@ def test_wrong_options_are_named():
         DraftModelConfig(num_drafts=0)
     with pytest.raises(ConfigError, match="proposal"):
         DraftModelConfig(proposal="random")
+
+
+def test_layers_that_the_chosen_attention_does_not_compute_get_another(model_of):
+    """A draft model with windows, beside a target without any under a backend that has none."""
+
+    def make(context):
+        return ReferenceAttention(context.cache_dtype)
+
+    plain = registry_with("attention", make, provides=lambda *_: (ServesAttention("heads"),))
+    request = asking(0, 20, 20, ignore_eos=True)
+    for kind, same in (("gqa", True), ("hybrid", False)):
+        engine = build(model_of(), plain, attention="ours", spec=drafting_with(model_of(kind)))
+        assert outputs(serve(engine, request)) == solo(model_of(), [request])
+        parts = engine.executor._parts
+        assert (parts.draft_attention is parts.attention) == same
