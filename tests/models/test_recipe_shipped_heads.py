@@ -45,7 +45,7 @@ KINDS = [
     Kind("mtp", mtp, 2.0),
     Kind("dflash", dflash, 1.6),
     Kind("dspark", dspark, 2.0),
-    Kind("draft", draft_model, 1.6),
+    Kind("draft_model", draft_model, 1.6),
 ]
 SHIPPED = [
     pytest.param(name, kind, id=f"{name}-{kind.folder}")

@@ -37,8 +37,8 @@ ROWS_AT_ONCE = 4096
 class BlockHead(Drafter):
     """What block drafters share: their network, their blocks, guesses and the files."""
 
-    default_steps = 3000  # two to three times those of a layer that reads the last feature
-    lr_scale = 1.0
+    default_steps = 2800  # two to three times those of a layer that reads the last feature
+    lr_scale = 1.5
 
     def __init__(
         self,

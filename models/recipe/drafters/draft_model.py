@@ -27,7 +27,7 @@ class Head(Drafter):
     """A narrow Llama."""
 
     kind = "draft_model"
-    default_steps = 4000
+    default_steps = 3600
     lr_scale = 1.0
     depth = 7
 

@@ -82,6 +82,7 @@ class Head(Drafter):
     """One prediction layer, applied again for every further draft."""
 
     kind = "mtp"
+    default_steps = 1300
     lr_scale = 2.0
 
     depth = 7
