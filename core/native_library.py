@@ -52,15 +52,18 @@ def tried(source: Path) -> ctypes.CDLL | str:
 
 
 def _compiled(compiler: str, source: Path, folder: Path) -> Path:
-    kept = folder / f"{source.stem}-{_key(compiler, source)}.so"
-    if not kept.exists():
-        with TemporaryDirectory(dir=folder) as work:
-            made = Path(work, "made.o"), Path(work, "made.so")
-            _run(compiler, *FLAGS, "-c", str(source), "-o", str(made[0]))
-            # Without -fopenmp the names of the OpenMP runtime stay open, and torch's are taken.
-            _run(compiler, "-shared", str(made[0]), "-o", str(made[1]))
-            made[1].replace(kept)  # another process that compiles the same thing does no harm
-    return kept
+    """A file that was cut or changed since is compiled again: loading it might end the process."""
+    begin = f"{source.stem}-{_key(compiler, source)}-"
+    for kept in folder.glob(f"{begin}*.so"):
+        if kept.stem == begin + _digest(kept.read_bytes()):
+            return kept
+    with TemporaryDirectory(dir=folder) as work:
+        made = Path(work, "made.o"), Path(work, "made.so")
+        _run(compiler, *FLAGS, "-c", str(source), "-o", str(made[0]))
+        # Without -fopenmp the names of the OpenMP runtime stay open, and torch's are taken.
+        _run(compiler, "-shared", str(made[0]), "-o", str(made[1]))
+        # Another process that compiles the same thing does no harm.
+        return made[1].replace(folder / f"{begin}{_digest(made[1].read_bytes())}.so")
 
 
 def _run(*command: str) -> str:
@@ -73,7 +76,11 @@ def _key(compiler: str, source: Path) -> str:
     target = _run(compiler, *FLAGS, "-E", "-dM", "-x", "c++", os.devnull)
     files = (source, *sorted(source.parent.glob("*.h")))
     parts = (*(file.read_text("utf-8") for file in files), *FLAGS, platform.machine(), target)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    return _digest("\0".join(parts).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
 
 
 def _folder() -> Path | None:

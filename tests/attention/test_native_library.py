@@ -1,5 +1,6 @@
 """The compiled kernel's library: other processors, several processes, and machines that fail."""
 
+import ctypes
 import platform
 import shutil
 import stat
@@ -90,6 +91,26 @@ def test_compiling_at_the_same_time_leaves_one_library(tmp_path, monkeypatch):
         made = set(pool.map(lambda _: library._compiled(compiler, SOURCE, tmp_path), range(3)))
     assert made == set(tmp_path.iterdir())
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("size", [0, 4096, 20_000])
+def test_a_library_that_was_cut_is_compiled_again(size, tmp_path, monkeypatch):
+    """Loading one that lacks its end would end the process by a signal."""
+    monkeypatch.setattr(library, "FLAGS", QUICK)
+    source = tmp_path / "five.cpp"
+    source.write_text(
+        '#include <cmath>\nextern "C" { int five() { return 5; } char more[30000] = "x"; }'
+    )
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    made = library._compiled(shutil.which("c++") or "g++", source, folder)
+    whole = made.read_bytes()
+    assert len(whole) > size
+    made.write_bytes(whole[:size])
+    again = library._compiled(shutil.which("c++") or "g++", source, folder)
+    assert ctypes.CDLL(str(again)).five() == 5
+    assert list(folder.iterdir()) == [again]
+    assert again.read_bytes() == whole
 
 
 def test_a_folder_that_others_can_write_is_not_used(home, monkeypatch, tmp_path_factory):
