@@ -3,8 +3,10 @@
     python benchmarks/drafting.py --json docs/results/drafting.json
 
 Prompts are pieces of the held-out text of each shipped model, evenly spaced. A pass is one decode
-or verification of one request; the token that ends a prefill is left out. Also shown: seconds
-beside plain decoding of the same requests in the same run.
+or verification of one request; the token that ends a prefill is left out. Every drafter with a
+shipped head drafts chains of up to --drafts tokens, verified by the target's own draws; below them
+trees, and sampled drafts under rules that know the drafter's law. A drafter without a head for a
+model is left out by name. Seconds stand beside plain decoding of the same requests in this run.
 """
 
 import argparse
@@ -22,10 +24,22 @@ from rich.table import Table
 
 from interlock.core.assemble import assemble
 from interlock.core.checkpoint import find_model
+from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
 
 PROMPT_TOKENS = 64
+CHAINS = ("ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3", "dflash", "dspark")
+SAMPLED = ("draft_model", "mtp", "eagle", "eagle3", "dspark")
+TREES = (
+    ("spec=suffix", "spec.num_drafts=16", "spec.tree=true"),
+    ("spec=medusa", "spec.num_drafts=16", "spec.tree=auto"),
+    ("spec=hydra", "spec.num_drafts=16", "spec.tree=auto"),
+    ("spec=eagle", "spec.num_drafts=25", "spec.tree=mc_sim_7b_63"),
+    ("spec=eagle2", "spec.num_drafts=25", "spec.depth=7"),
+    ("spec=eagle3", "spec.num_drafts=25", "spec.tree=dynamic", "spec.depth=7"),
+    ("spec=dflash", "spec.num_drafts=24", "spec.tree=ddtree"),
+)
 
 
 def measure(
@@ -66,27 +80,45 @@ def measure(
     }
 
 
+def compositions(drafts: int, temperature: float) -> list[list[str]]:
+    """Overrides of each row: chains, then trees, then (where tokens are drawn) sampled drafts."""
+    most = f"spec.num_drafts={drafts}"
+    found = [["spec=none"], *([f"spec={name}", most] for name in CHAINS)]
+    found += [[f"spec={name}", "spec.num_drafts=3"] for name in ("medusa", "hydra")]
+    found.append(["spec=lookahead"])
+    found += [list(tree) for tree in TREES]
+    if temperature > 0:
+        found += [
+            [f"spec={name}", most, "spec.proposal=sampled", f"spec/verifier={rule}"]
+            for name in SAMPLED
+            for rule in ("ratio", "block")
+        ]
+    return found
+
+
 def main() -> None:
     """Measure every model, drafter and temperature; print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=64, help="output tokens per prompt")
-    parser.add_argument("--drafts", type=int, default=5, help="candidates per step")
+    parser.add_argument("--drafts", type=int, default=7, help="candidates of a chain")
     args = parser.parse_args()
-    drafters = [["spec=none"]]
-    drafters += [[f"spec={name}", f"spec.num_drafts={args.drafts}"] for name in ("ngram", "eagle")]
     cells = [
-        (model, spec, temperature)
+        (model, temperature, spec)
         for model in ("tiny-gqa", "tiny-mla")
         for temperature in (0.0, 1.0)
-        for spec in drafters
+        for spec in compositions(args.drafts, temperature)
     ]
     console = Console()
     table = Table("model", "temperature", "drafter", "emitted per pass", "s", "same tokens")
-    rows = []
-    for model, spec, temperature in track(cells, console=console, description="serving"):
-        row = measure(model, spec, temperature, args.prompts, args.tokens)
+    rows, left_out = [], []
+    for model, temperature, spec in track(cells, console=console, description="serving"):
+        try:
+            row = measure(model, spec, temperature, args.prompts, args.tokens)
+        except ConfigError as error:
+            left_out.append({"model": model, "spec": spec, "reason": str(error)})
+            continue
         if spec == ["spec=none"]:
             plain = row["output_token_ids"]
         equal = sum(row["output_token_ids"][i] == plain[i] for i in plain)
@@ -94,12 +126,16 @@ def main() -> None:
         del row["output_token_ids"]
         rows.append(row)
         table.add_row(
-            model, str(temperature), spec[0].removeprefix("spec="),
+            model, str(temperature), " ".join(spec).replace("spec=", "", 1),
             f"{row['emitted_per_pass']:.2f}", f"{row['seconds']:.1f}", f"{equal}/{len(plain)}",
         )  # fmt: skip
     console.print(table)
+    for cell in left_out:
+        why = cell["reason"].partition(";")[0]
+        console.print(f"left out: {cell['model']} {' '.join(cell['spec'])}: {why}")
     report = {
         "rows": rows,
+        "left_out": left_out,
         "prompts": args.prompts,
         "tokens": args.tokens,
         "python": platform.python_version(),
