@@ -71,6 +71,7 @@ def _run(args: argparse.Namespace, target: Target, plan: Plan, root: Path) -> No
     start = time.process_time()
     curve = train(head, store, _progress(args, head, start), args.lr, args.seed)
     out = args.out or target.directory / args.kind
+    head.round_weights()  # what is measured is what is written
     head.save(out)
     report = {
         **measure(head, store).report(),

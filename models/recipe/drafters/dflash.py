@@ -107,6 +107,11 @@ class BlockHead(Drafter):
             parts.append(self.draft_logits(window, places, rows).argmax(-1))
         return torch.cat(parts, dim=1)
 
+    def round_weights(self) -> None:
+        """As for every head; the scales of the taps become part of the matrix first."""
+        self.network.fc.set_weight(self.network.fc.weight.detach())
+        super().round_weights()
+
     def law(self, window: Window, anchors_BA: Tensor) -> Tensor:
         """[B, A, K, V]: the target's law of every draft."""
         places = block_rows(window.ids_BT.shape[1], anchors_BA, self.depth)

@@ -116,6 +116,11 @@ class Drafter(nn.Module, ABC):
         no feature to read (i = 0) or no tokens left, any number stands.
         """
 
+    def round_weights(self) -> None:
+        """Bring every trained weight to what bf16 holds, as files have it."""
+        for weight in self.parameters():
+            weight.data = weight.data.to(torch.bfloat16).to(weight.dtype)
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write config.json and model.safetensors (bf16) in the published layout."""
