@@ -196,6 +196,7 @@ class _Builder(Rank):
             ahead=np.array(ahead) if drafter.attention else None,
             host=drafter if isinstance(drafter, TokenDrafter) else None,
             max_positions=drafter.max_positions,
+            one_pass=drafter.one_pass,
             length=length,
         )
 

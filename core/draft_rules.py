@@ -36,6 +36,8 @@ class DraftRules:
     host: TokenDrafter | None = None
     """A drafter that proposes from token ids when a step is planned."""
     max_positions: int | None = None
+    one_pass: bool = False
+    """All candidates of a step come out of one forward pass of the drafter."""
     length: DraftLength = field(default_factory=AllThatFit)
     ledger: StepLedger = field(default_factory=StepLedger)
     """The run's: it counts what is cut, and how often the policy decided for less."""

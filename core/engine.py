@@ -160,6 +160,10 @@ class Engine:
             self._last_rows = key, tuple(rows)
         self.decisions.append(StepDecision(plan.step_id, plan.now_s, end_s, self._last_rows[1]))
 
+    def watch(self, observer: Observer) -> None:
+        """Call this with the plan and the result of every step from now on."""
+        self._observers += (observer,)
+
     def outputs(self) -> Iterator[RequestOutput]:
         """Everything that comes out until every submitted request ended."""
         while self.has_work:

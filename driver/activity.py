@@ -37,7 +37,9 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
         "scheduler/victim": {"preemptions": queues.preemptions},
         "spec": {"draft_rounds": ledger.draft_rounds, "drafted_tokens": ledger.drafted},
         "spec/verifier": {"draft_rounds": ledger.draft_rounds},
-        "spec/length": {"draft_rounds": ledger.draft_rounds},
+        "spec/length": {"shortened": ledger.shortened}
+        if core.drafts.length.adapts
+        else {"draft_rounds": ledger.draft_rounds},
         "parallel": {"steps": ledger.steps},
         "executor": {"steps": ledger.steps, **engine.executor.facts()},
         "structured": {"requests": len(guided)},
@@ -71,4 +73,5 @@ def details(engine: Engine, entries: Entries = ()) -> dict[str, Any]:
         "cache": asdict(core.cache.counters),
         "scheduler": asdict(core.queues.counters),
         "tokens": core.ledger.tokens(),
+        "candidates": core.ledger.candidates(),
     }

@@ -188,7 +188,20 @@ def _speculation(ledger: StepLedger) -> dict[str, Any]:
         "spec_decode_per_position_acceptance_rates": [
             count / rounds for count in ledger.accepted_by_depth
         ],
+        "conditional_acceptance": conditional(ledger),
+        "emitted_per_round": _ratio(sum(ledger.emitted_by_depth), rounds),
+        "candidates": ledger.candidates(),
     }
+
+
+def conditional(ledger: StepLedger) -> list[float | None]:
+    """By depth, the share of the rounds accepted up to there that accepted one more candidate.
+
+    A draft that ended or was cut before that depth counts as one that was refused there; how many
+    were verified at each depth is in `candidates`.
+    """
+    before = [ledger.draft_rounds, *ledger.accepted_by_depth]
+    return [_ratio(n, of) for n, of in zip(ledger.accepted_by_depth, before, strict=False)]
 
 
 def _by_turn(admitted: Sequence[RequestRecord]) -> dict[str, float | None]:

@@ -215,7 +215,11 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         "preemptions": number(summary["preemptions"]),
         "draft acceptance rate": percent(summary["spec_decode_acceptance_rate"]),
         "acceptance length": number(summary["spec_decode_acceptance_length"], 2),
+        "accepted by position": shares(summary["spec_decode_per_position_acceptance_rates"]),
+        "given those before": shares(summary["conditional_acceptance"]),
+        "drafts offered and cut": number(summary["candidates"]["cut"] or None),
         "tokens emitted per pass": number(summary["emitted_per_pass"], 2),
+        **_speculation(summary.get("speculation")),
         "steps": number(summary["steps"]),
         "tokens run": f"{tokens['tokens_run']:,} = "
         + " + ".join(
@@ -225,6 +229,20 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         "error of cached rows": lost or UNDEFINED,
     }
     return {label: value for label, value in named.items() if value != UNDEFINED}
+
+
+def _speculation(found: Mapping[str, Any] | None) -> dict[str, str]:
+    """What drafting took, and what it should gain by the model of `driver/speculation.py`."""
+    if found is None:
+        return {}
+    drafting = found["catch_up_s"] + found["draft_s"]
+    taken = found["target_s"] + drafting
+    return {
+        "time of drafting": percent(drafting / taken) if drafting else UNDEFINED,
+        "draft pass / plain step (c)": number(found["draft_step_share"], 3),
+        "verifying / plain step (v)": number(found["verify_inflation"], 3),
+        "speed-up by the model": number(found["modelled_speedup"], 2),
+    }
 
 
 UNDEFINED = "-"
@@ -238,6 +256,11 @@ def number(value: float | None, decimals: int = 0) -> str:
 def percent(value: float | None) -> str:
     """A share as a percentage; "-" for one that is not defined."""
     return UNDEFINED if value is None else f"{value:.1%}"
+
+
+def shares(values: Sequence[float | None]) -> str:
+    """Shares as percentages, in a row."""
+    return " ".join(UNDEFINED if v is None else f"{v:.0%}" for v in values) or UNDEFINED
 
 
 def _sample(sample: Sample, most: int = 300, shown: int = 8) -> RenderableType:

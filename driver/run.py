@@ -37,6 +37,7 @@ from interlock.driver.report import (
 )
 from interlock.driver.rerun import Rerun, verdict
 from interlock.driver.run_folder import write_run
+from interlock.driver.speculation import StepTimesAccount
 from interlock.driver.weight_bytes import bytes_moved, weight_bytes
 
 Entries = list[Request | BadRequest]
@@ -64,11 +65,13 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
             replayed.require_same_workload(entries)
             replayed.require_same_adapters(engine.core.intake.adapters)
         steps = replayed.steps_before_stop if replayed else None
+        times = StepTimesAccount(engine.core.drafts.one_pass)
+        engine.watch(times)
         with Interrupts() as interrupts:
             records = serve(
                 engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
             )
-        served = Run(config, engine, entries, records, list(overrides), replayed, num_first)
+        served = Run(config, engine, entries, records, list(overrides), replayed, num_first, times)
         served.finish(console, run_dir)
     if interrupts.asked:
         raise KeyboardInterrupt
@@ -218,6 +221,9 @@ class Run:
     num_first: int | None = None
     """Leading entries that the workload gave before anything was answered; None: all."""
 
+    times: StepTimesAccount | None = None
+    """What watched its steps."""
+
     def finish(self, console: Console, run_dir: Path) -> None:
         """Write the run folder, then print the report."""
         engine, codec = self.engine, self.engine.codec
@@ -304,10 +310,13 @@ class Run:
                 per_token = planes.layout.bytes_per_token(self.engine.dtype.itemsize)
                 moved = bytes_moved(ledger, weights, per_token)
                 peak = measure_cpu_bandwidth(weights)
-        return summarize(
+        summary = summarize(
             self.records, ledger, self.config.limits, self.clock,
             bytes_moved=moved, peak_bytes_per_s=peak, stored_error=self.engine.losses(),
         )  # fmt: skip
+        if self.times is not None and self.engine.core.drafts.num_drafts:
+            summary["speculation"] = self.times.summary(summary["emitted_per_pass"])
+        return summary
 
     def sample(self) -> Sample | None:
         """The first request with something to show, as text: all its samples."""
