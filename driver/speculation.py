@@ -3,8 +3,8 @@
     speed-up = tokens a pass / (v + c * draft passes + catch-up)
 
 in units of the target's step without candidates for the same number of requests (Leviathan et al.,
-arXiv 2211.17192): v is what verifying makes of that step, c one draft pass. A chain of n candidates
-takes n draft passes, a drafter with one pass takes one. Steps that prompts share are left out.
+arXiv 2211.17192): v is what verifying makes of that step, c one draft pass. A chain or
+tree of depth n takes n draft passes, a drafter with one pass takes one. Steps that prompts share are left out.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class StepTimesAccount:
         else:
             kinds = self.verify if batch.drafts else self.plain
             kind = kinds.setdefault(batch.num_rows, Kind())
-        longest = max((len(draft.tokens) for draft in result.drafts.values()), default=0)
+        longest = max((max(d.depths()) for d in result.drafts.values() if d.tokens), default=0)
         kind.steps += 1
         kind.target_s += times.target_s
         kind.catch_up_s += times.catch_up_s

@@ -63,6 +63,8 @@ class FeatureHeadsDrafter(FeatureDrafter):
     `sampled` needs a tree that is a chain. Any limit keeps the first nodes of the tree.
     """
 
+    one_pass = True
+
     def __init__(self, heads: FeatureHeads, tree: FixedTree, sampled: bool) -> None:
         assert not sampled or tree.parents is None
         self.heads, self.tree, self.sampled = heads, tree, sampled
