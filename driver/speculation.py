@@ -3,8 +3,9 @@
     speed-up = tokens a pass / (v + c * draft passes + catch-up)
 
 in units of the target's step without candidates for the same number of requests (Leviathan et al.,
-arXiv 2211.17192): v is what verifying makes of that step, c one draft pass. A chain or
-tree of depth n takes n draft passes, a drafter with one pass takes one. Steps that prompts share are left out.
+arXiv 2211.17192): v is what verifying makes of that step, c one draft pass. A chain or tree of
+depth n takes n draft passes, a drafter with one pass takes one. Steps that prompts share are left
+out.
 """
 
 from collections.abc import Mapping
