@@ -33,6 +33,7 @@ from interlock.core.errors import InterlockError
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
 from interlock.driver.manifest import device_entry
+from interlock.driver.metrics import candidates
 from interlock.driver.speculation import StepTimesAccount
 
 PROMPT_TOKENS = 64
@@ -156,7 +157,7 @@ def measure(
                 "residual": ratio.median / gain - 1 if gain else None,
                 "emitted_per_pass": one.emitted / one.passes,
                 "acceptance_length": 1 + ledger.accepted / max(1, ledger.draft_rounds),
-                "candidates": ledger.candidates(),
+                "candidates": candidates(ledger),
                 "model": model,
                 "samples_s_per_token": samples[name],
             }

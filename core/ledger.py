@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 from interlock.core.batch import Draft
 
@@ -132,12 +131,6 @@ class StepLedger:
         """The account: the first five add up to `tokens_run`, the last three to `drafted`."""
         kinds = ("prompt_computed", "recomputed", "decode", "drafted", "padding", "tokens_run")
         return {n: getattr(self, n) for n in (*kinds, "accepted", "rejected", "discarded")}
-
-    def candidates(self) -> dict[str, Any]:
-        """By depth: offered, verified and accepted candidates, and tokens that rounds gave out."""
-        kinds = ("offered", "verified", "accepted", "emitted")
-        found = {kind: list(getattr(self, f"{kind}_by_depth")) for kind in kinds}
-        return {**found, "cut": self.cut}
 
 
 def _tally(counts: list[int], depths: Iterable[int]) -> None:

@@ -9,6 +9,7 @@ from interlock.core.engine import Engine
 from interlock.core.request import Request
 from interlock.core.sampling_params import GRAMMARS
 from interlock.core.workload import BadRequest
+from interlock.driver.metrics import candidates
 
 Entries = Iterable[Request | BadRequest]
 
@@ -73,5 +74,5 @@ def details(engine: Engine, entries: Entries = ()) -> dict[str, Any]:
         "cache": asdict(core.cache.counters),
         "scheduler": asdict(core.queues.counters),
         "tokens": core.ledger.tokens(),
-        "candidates": core.ledger.candidates(),
+        "candidates": candidates(core.ledger),
     }

@@ -190,8 +190,15 @@ def _speculation(ledger: StepLedger) -> dict[str, Any]:
         ],
         "conditional_acceptance": conditional(ledger),
         "emitted_per_round": _ratio(sum(ledger.emitted_by_depth), rounds),
-        "candidates": ledger.candidates(),
+        "candidates": candidates(ledger),
     }
+
+
+def candidates(ledger: StepLedger) -> dict[str, Any]:
+    """By depth: offered, verified and accepted candidates, and tokens that rounds gave out."""
+    kinds = ("offered", "verified", "accepted", "emitted")
+    found = {kind: list(getattr(ledger, f"{kind}_by_depth")) for kind in kinds}
+    return {**found, "cut": ledger.cut}
 
 
 def conditional(ledger: StepLedger) -> list[float | None]:
