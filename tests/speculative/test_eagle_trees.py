@@ -154,7 +154,7 @@ def test_siblings_are_drawn_without_replacement_from_the_law_that_is_left(head, 
         ({"tree": ((0,), (-1,), ())}, ["[-1] is not a list of child ranks", "[] is not a list"]),
         ({"tree": ()}, ["tree=[] has no candidates"]),
         ({"tree": "mc_sim_7b_36"}, ["did you mean 'mc_sim_7b_63'"]),
-        ({"tree": "mc_sim_7b_63"}, ["tree has 25 candidates, of at most 5"]),
+        ({"tree": "mc_sim_7b_63"}, ["tree has 25 paths: set num_drafts=25"]),
         ({"proposal": "smapled"}, ["did you mean 'sampled'"]),
     ],
 )

@@ -8,12 +8,11 @@ in the order of their depths).
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-Path = tuple[int, ...]
-"""Ranks of a node and of those before it, from the anchor on."""
+from interlock.plugins.speculative.heads.tree_paths import Path
 
 
 def chance(depth: int, rank: int) -> float:
@@ -60,7 +59,7 @@ class FixedTree:
 
     @staticmethod
     def of(paths: Iterable[Path]) -> "FixedTree":
-        """The tree of these paths, which have no `problems`, in order."""
+        """The tree of these paths, which have no `path_problems`, in order."""
         return FixedTree(tuple(sorted(paths, key=lambda path: (-path_chance(path), path))))
 
     @staticmethod
@@ -120,17 +119,3 @@ class FixedTree:
             )
             before = {of_depth[i][1]: row for row, i in enumerate(inner)}
         return tuple(levels)
-
-
-def tree_problems(paths: Sequence[Path]) -> list[str]:
-    """What is wrong with paths that a user gave, each with the path."""
-    known, problems = set(paths), []
-    for path in paths:
-        if not path or min(path) < 0:
-            problems.append(f"tree has {list(path)}: a path is one or more ranks, 0 or more each")
-        elif len(path) > 1 and path[:-1] not in known:
-            problems.append(f"tree has {list(path)} but not {list(path[:-1])}, which it follows")
-    if len(known) < len(paths):
-        repeated = sorted({path for path in paths if paths.count(path) > 1})
-        problems.append(f"tree has {', '.join(str(list(path)) for path in repeated)} twice")
-    return problems

@@ -19,12 +19,12 @@ from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
 from interlock.plugins.speculative.heads.directory import head_directory, needs_a_head
-from interlock.plugins.speculative.heads.fixed_tree import tree_problems
 from interlock.plugins.speculative.heads.options import (
     chain_offers,
     count_problems,
     proposal_problems,
 )
+from interlock.plugins.speculative.heads.tree_paths import path_problems
 
 CHAIN, AUTO = "chain", "auto"
 STATED = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
@@ -139,7 +139,7 @@ def _tree_problems(tree: Tree, num_drafts: int) -> list[str]:
     if isinstance(tree, str):
         known = f"tree={tree} is neither {CHAIN} nor {AUTO} nor a list of paths, [[0],[1],[0,0]]"
         return [] if tree in (CHAIN, AUTO) else [known]
-    if problems := tree_problems(tree):
+    if problems := path_problems(tree):
         return problems
     if len(tree) == num_drafts:
         return []

@@ -145,8 +145,9 @@ def _growth_problems(depth: int | None, top_k: int | None) -> list[str]:
 
 def _tree_problems(tree: Tree, num_drafts: int, names: tuple[str, ...]) -> list[str]:
     if isinstance(tree, str) and tree not in names:
-        return [unknown_name("tree", tree, names)]
-    if tree is None or tree == DYNAMIC or num_drafts < 1:
+        others = "; or a list of paths of child ranks, [[0],[1],[0,0]], or null for a chain"
+        return [unknown_name("tree", tree, names) + others]
+    if tree is None or tree == DYNAMIC or num_drafts < 1:  # that is a problem of its own
         return []
     try:
         static_tree(tree, num_drafts)

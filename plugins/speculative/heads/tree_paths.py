@@ -43,33 +43,19 @@ class StaticTree(NamedTuple):
         return 1 + max(self.ranks)
 
 
-def static_tree(
-    tree: str | Sequence[Sequence[int]],
-    most_candidates: int,
-    most_deep: int | None = None,
-    most_wide: int | None = None,
-) -> StaticTree:
+def static_tree(tree: str | Sequence[Sequence[int]], num_drafts: int) -> StaticTree:
     """The tree of this name, or of these paths; ValueError with every problem.
 
     Every path's parent and smaller siblings must be there too: a rank that is skipped would be a
-    candidate left out for a less likely one. Deeper, wider or larger trees than allowed are
-    refused.
+    candidate left out for a less likely one. A tree of more than `num_drafts` paths is refused.
     """
     if isinstance(tree, str) and tree not in NAMED:
         raise ValueError(unknown_name("tree", tree, NAMED))
     paths = [tuple(path) for path in (NAMED[tree] if isinstance(tree, str) else tree)]
-    problems = _problems(paths)
-    if paths and not problems:
-        limits = (
-            ("candidates", len(paths), most_candidates),
-            ("levels", max(map(len, paths)), most_deep),
-            ("siblings", 1 + max(rank for path in paths for rank in path), most_wide),
-        )
-        problems = [
-            f"tree has {found} {what}, of at most {most}"
-            for what, found, most in limits
-            if most is not None and found > most
-        ]
+    problems = path_problems(paths) + _skipped(paths)
+    if len(paths) > num_drafts and not problems:
+        count = len(paths)
+        problems = [f"num_drafts={num_drafts} but tree has {count} paths: set num_drafts={count}"]
     if problems:
         raise ValueError("; ".join(problems))
     paths.sort(key=lambda path: (len(path), path))
@@ -81,19 +67,25 @@ def static_tree(
     )
 
 
-def _problems(paths: Sequence[Path]) -> list[str]:
-    """What keeps these paths from being a tree."""
+def path_problems(paths: Sequence[Path]) -> list[str]:
+    """What keeps these paths from being a tree, each with the path."""
     if not paths:
-        return ["tree=[] has no candidates"]
+        return ["tree=[] has no candidates: give paths of child ranks, [[0],[1],[0,0]]"]
     known = set(paths)
-    problems = [f"tree has the path {list(path)} twice" for path in known if paths.count(path) > 1]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    problems = [f"tree has the path {list(path)} twice" for path in twice]
     for path in paths:
         if not path or min(path) < 0:
             problems.append(f"tree path {list(path)} is not a list of child ranks from 0 on")
-            continue
-        if len(path) > 1 and path[:-1] not in known:
+        elif len(path) > 1 and path[:-1] not in known:
             problems.append(f"tree path {list(path)} has no parent {list(path[:-1])}")
-        sibling = (*path[:-1], path[-1] - 1)
-        if path[-1] > 0 and sibling not in known:
-            problems.append(f"tree path {list(path)} comes before its sibling {list(sibling)}")
     return problems
+
+
+def _skipped(paths: Sequence[Path]) -> list[str]:
+    known = set(paths)
+    return [
+        f"tree path {list(path)} comes before its sibling {[*path[:-1], path[-1] - 1]}"
+        for path in paths
+        if path and path[-1] > 0 and (*path[:-1], path[-1] - 1) not in known
+    ]
