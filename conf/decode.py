@@ -151,7 +151,12 @@ def describe(hint: Any) -> str:
     if origin is tuple and ... not in arguments:
         return f"a pair [{', '.join(describe(kind) for kind in arguments)}]"
     if origin in (list, tuple):
-        return f"a list [...], each item {describe(arguments[0])}"
+        found = f"a list [...], each item {describe(arguments[0])}"
+        pair = typing.get_args(arguments[0])
+        if typing.get_origin(arguments[0]) is tuple and ... not in pair and len(pair) == 2:
+            key, item = map(describe, pair)
+            return f"{found}, or {{{key}: {item}}}"
+        return found
     if dataclasses.is_dataclass(hint):
         return "a group of options"
     words = {

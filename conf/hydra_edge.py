@@ -152,6 +152,11 @@ def _parse(text: str, problems: list[str]) -> Setting | None:
             problems.append(f"{text!r} is no override; write KEY=VALUE or GROUP=NAME")
             return None
         reason = str(error).splitlines()[0]
+        key, _, rest = text.partition("=")
+        if "/" in key and "." in key:
+            right = f"{key.replace('/', '.')}={rest}"
+            problems.append(f"{text!r}: options are set with dots; write {right!r}")
+            return None
         each = f", or for a list of texts {items}" if (items := quoted_items(text)) else ""
         problems.append(
             f"cannot read the override {text!r} ({reason}); to take the value as it stands, "

@@ -36,7 +36,10 @@ class TargetRows(ABC):
         """One number in [0, 1) a node, of the stream of this purpose at the node's position.
 
         Nodes of equal depth share it: of several on one path there is only one. `sample` numbers
-        further draws there (the siblings that are tried, one after the other).
+        further draws there (the siblings that are tried, one after the other). A verdict
+        may follow from numbers of the positions that it fills, each for one purpose, and no others:
+        those of positions that stay open come again in the next round, and what they decided
+        before would bias it.
         """
 
     @abstractmethod

@@ -95,7 +95,8 @@ class TiledRows(Rows):
             rows //= 2
         tiles = zip(*(_tiles(x, rows, spare) for x in flat), strict=True)
         results = [_first(function(*(tile for tile, _ in one)), one[0][1]) for one in tiles]
-        joined = [torch.cat(parts).view(*shape, -1) for parts in zip(*results, strict=True)]
+        parts = [torch.cat(each) for each in zip(*results, strict=True)]
+        joined = [part.view(*shape, part.shape[-1]) for part in parts]
         return joined[0] if len(joined) == 1 else tuple(joined)  # type: ignore[return-value]  # as the function
 
 
@@ -103,8 +104,11 @@ FAST, TILED = Rows(), TiledRows()
 
 
 def _tiles(x_TE: Tensor, rows: int, spare: int) -> Iterator[tuple[Tensor, int]]:
-    """Copies of `rows` + `spare` rows, and how many of them are real; zeros fill up."""
-    for first in range(0, len(x_TE), rows):
+    """Copies of `rows` + `spare` rows, and how many of them are real; zeros fill up.
+
+    There is always one, so that a result of no rows has its shape.
+    """
+    for first in range(0, max(len(x_TE), 1), rows):
         part = x_TE[first : first + rows]
         tile = x_TE.new_zeros(rows + spare, x_TE.shape[1])
         tile[: len(part)] = part

@@ -118,7 +118,8 @@ def test_a_broken_head_is_named_with_what_is_wrong(tiny, tmp_path, name):
     [
         (["model=tiny-gpa"], "no model named 'tiny-gpa'; did you mean 'tiny-gqa'"),
         (["model=/etc/passwd"], "this file is no model; a model is a directory with config.json"),
-        (["model={tiny}", "spec=eagle", "spec.path=/nowhere"], "/nowhere lacks config.json"),
+        (["model={tiny}", "spec=eagle", "spec.path=/nowhere"], "/nowhere does not exist; train"),
+        (["model={tiny}", "spec=eagle", "spec.path=README.md"], "README.md is a file; set spec.p"),
         (["model={tiny}", "attention=mla"], "attention=mla does not compute.*attention=gqa"),
         (["model=tiny-mla", "attention=gqa"], "'latent' attention, which attention=gqa does not.*"
          "would work: attention=reference, attention=mla"),

@@ -64,7 +64,7 @@ def test_values_of_wrong_types_are_all_named():
         "sampling.temperature=hot", "sampling.logprobs=true", "sampling=3", "model=null",
         "spec.num_drafts=2",
     )  # fmt: skip
-    assert {problem.partition("; it is an option of spec=eagle, ")[0] for problem in problems} == {
+    assert {problem.partition("; it is an option of spec=dflash, ")[0] for problem in problems} == {
         "cache.page_size=None is not a whole number",
         "scheduler.budget_tokens=1.5 is not a whole number",
         "progress='maybe' is not true or false",
@@ -75,7 +75,7 @@ def test_values_of_wrong_types_are_all_named():
     }
     assert problems_of("sampling.logit_bias={a: 1}", "sampling.banned_token_ids=5") == [
         "sampling.logit_bias={'a': 1} is not a list [...], each item a pair [a whole number, a "
-        "finite number] or null",
+        "finite number], or {a whole number: a finite number} or null",
         "sampling.banned_token_ids=5 is not a list [...], each item a whole number; write "
         "sampling.banned_token_ids=[5]",
     ]
@@ -129,6 +129,7 @@ def test_astronomic_options_of_a_workload_are_refused():
         ("cache=radix,none", "several values make a sweep, which needs -m"),
         ("spec.name=ngram", "to choose a component, write spec=ngram"),
         ("foo", "'foo' is no override; write KEY=VALUE"),
+        ("spec/length.num=3", "options are set with dots; write 'spec.length.num=3'"),
         ("x=[1,", "cannot read the override 'x=[1,'"),
         ("seed=${nope}", "Interpolation key 'nope' not found"),
         ("spec=null", "no spec named 'None'; did you mean 'none'"),

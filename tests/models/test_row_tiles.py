@@ -69,6 +69,13 @@ def test_leading_axes_and_several_inputs_and_results_are_kept():
     assert TILED.linear(x_THD, drawn(2, 4, 7)).shape == (5, 3, 4)
 
 
+def test_no_rows_give_no_rows():
+    none_TE = drawn(0, 0, 24)
+    assert TILED.linear(none_TE, drawn(1, 7, 24)).shape == (0, 7)
+    assert TILED.norm(none_TE, drawn(2, 24), 1e-6).shape == (0, 24)
+    assert TILED.swiglu(drawn(3, 0, 2, 24)).shape == (0, 2, 12)
+
+
 def test_a_product_that_depends_on_the_place_is_refused(monkeypatch):
     def placed(x_TE, weight_FE, bias_F=None):
         return x_TE @ weight_FE.T + torch.arange(len(x_TE))[:, None] * 1e-3

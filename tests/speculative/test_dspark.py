@@ -5,6 +5,7 @@ enumerated with its probability; the joint law of what they emit must be that of
 """
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -176,6 +177,14 @@ def test_estimates_are_corrected_for_each_place_and_temperature():
     assert calibration.chances(draft, 0.0) == pytest.approx([0.95, 0.95], abs=0.03)
     assert calibration.chances(draft, 1.0) == pytest.approx([0.7, 0.8], abs=0.04)
     assert calibration.chances(draft, 0.3) == [0.95, 0.8]  # nothing known of such requests
+
+
+def test_temperatures_that_requests_choose_take_no_more_memory_and_break_nothing():
+    calibration, draft = Calibration(), Draft((5,), confidence=(0.7,))
+    for temperature in (2.0, 2.5, 70.0, 1e300, sys.float_info.max):
+        calibration.observe([DraftRound(draft, (0,), temperature)])
+        assert len(calibration.chances(draft, temperature)) == 1
+    assert len(calibration._places) == 1
 
 
 @pytest.mark.parametrize("search", ["early_stop", "global"])

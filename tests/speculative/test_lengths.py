@@ -130,8 +130,9 @@ def test_an_average_that_reached_0_tries_again_after_a_while():
     ("make", "told"),
     [
         (lambda: ScheduleConfig(at=((2, 3),)), "do not rise from 1"),
-        (lambda: ScheduleConfig(at=((1, 3), (8, -1))), "-1 candidates"),
-        (lambda: EmaConfig(tiers=((1, (3, 1)),)), r"\[3, 1\] at 1"),
+        (lambda: ScheduleConfig(at=()), r"at=\{\}: .*write \{1: ..., 8: ...\}"),
+        (lambda: ScheduleConfig(at=((1, 3), (8, -1))), r"at=\{8: -1\} are no candidates"),
+        (lambda: EmaConfig(tiers=((1, (3, 1)),)), r"tiers=\{1: \[3, 1\]\}"),
         (lambda: EmaConfig(weight=0), "weight=0"),
         (lambda: EmaConfig(every=0, probe=0), "every=0.*\n?.*probe=0"),
         (lambda: GoodputConfig(hysteresis=1.0), "hysteresis=1.0"),

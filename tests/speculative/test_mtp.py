@@ -263,7 +263,7 @@ def test_layers_are_looked_for_beside_the_model_and_in_its_checkpoint(model_of, 
     assert requirements(model) == []
     assert len(load(model, None).attention) == 1
     (reason,) = requirements(model, path=str(tmp_path / "nowhere"))
-    assert "nowhere lacks config.json" in reason
+    assert "nowhere does not exist" in reason
 
 
 def test_all_problems_of_the_options_are_reported_at_once():

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from interlock.core.capabilities import (
     Capability,
@@ -19,7 +18,7 @@ from interlock.core.component import Component
 from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
-from interlock.plugins.speculative.heads.directory import head_directory, needs_a_head
+from interlock.plugins.speculative.heads.directory import head_directory, lack, needs_a_head
 from interlock.plugins.speculative.heads.options import count_problems, proposal_problems
 
 TREES = ("ddtree",)
@@ -139,17 +138,13 @@ def _draft_model_needs(
             return None
         target = model.directory if model and model.directory else "MODEL"
         return (
-            f"spec=draft_model has no draft model: {_lack(path)}; set spec.path to a model with "
-            "the target's vocabulary, or train one with `python -m "
+            f"spec=draft_model has no draft model: {lack(path, ['config.json'])}; set spec.path to "
+            "a model with the target's vocabulary, or train one with `python -m "
             f"interlock.models.recipe.train_drafter draft_model --target {target} --out {path}`"
         )
 
     a_forward_pass, _ = needs_a_head(config, model, "draft_model")
     return (a_forward_pass, a_model)
-
-
-def _lack(path: Path) -> str:
-    return f"{path} lacks config.json" if path.is_dir() else f"{path} does not exist"
 
 
 def _block_needs(config: BlockConfig, model: ModelDescription | None) -> Iterable[Requirement]:

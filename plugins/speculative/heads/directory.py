@@ -4,7 +4,7 @@ A head is a directory with config.json and model.safetensors: `spec.path`, or th
 kind inside the model's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -63,6 +63,11 @@ def needs_a_head(
         missing = [name for name in FILES if not (directory / name).is_file()]
         if not missing:
             return None
+        if directory.exists() and not directory.is_dir():
+            return (
+                f"spec={config.name} has no trained head: {directory} is a file; set spec.path to "
+                f"a directory with {' and '.join(FILES)}"
+            )
         if (directory / "pytorch_model.bin").is_file() and missing == ["model.safetensors"]:
             return (
                 f"spec={config.name} reads no pickled weights: {directory} has pytorch_model.bin; "
@@ -70,12 +75,19 @@ def needs_a_head(
             )
         target = model.directory if model and model.directory else "MODEL"
         return (
-            f"spec={config.name} has no trained head: {directory} lacks {' and '.join(missing)}; "
+            f"spec={config.name} has no trained head: {lack(directory, missing)}; "
             f"train one with `python -m interlock.models.recipe.train_drafter {kind} --target "
             f"{target} --out {directory}`, or set spec.path"
         )
 
     return (a_forward_pass, a_head)
+
+
+def lack(directory: Path, missing: Sequence[str]) -> str:
+    """Why these files are not found there."""
+    if directory.is_dir():
+        return f"{directory} lacks {' and '.join(missing)}"
+    return f"{directory} does not exist"
 
 
 def open_head(config: HasPath, context: BuildContext, kind: str) -> ModelFiles:

@@ -25,6 +25,8 @@ DECAY = 0.999
 GRID: Floats = np.geomspace(0.125, 8.0, 49)
 PRIOR = 64.0
 """Rounds that the drafter's own estimates are worth, spread as the rounds are."""
+HOTTEST = 2.0
+"""Temperatures above count as this one: requests choose them, and each kind takes memory."""
 REFIT = 16
 """Rounds between two fits of a place."""
 
@@ -92,8 +94,8 @@ class Place:
 
 
 def _kind(temperature: float) -> int:
-    """0 for greedy, then one for each half."""
-    return math.ceil(2 * temperature)
+    """0 for greedy, then one for each half; the last one is for all above."""
+    return math.ceil(2 * min(temperature, HOTTEST))
 
 
 def _logit(chance: float) -> float:

@@ -41,7 +41,7 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         problems = _not_rising("at", [requests for requests, _ in self.at])
-        problems += [f"at: {n} candidates are not 0 or more" for _, n in self.at if n < 0]
+        problems += [f"at={{{k}: {n}}} are no candidates, 0 or more" for k, n in self.at if n < 0]
         _refuse(problems)
 
 
@@ -66,7 +66,7 @@ class EmaConfig:
         problems = _not_rising("tiers", [requests for requests, _ in self.tiers])
         for requests, lengths in self.tiers:
             if not lengths or list(lengths) != sorted({n for n in lengths if n >= 0}):
-                problems.append(f"tiers: {list(lengths)} at {requests} are no rising lengths >= 0")
+                problems.append(f"tiers={{{requests}: {list(lengths)}}} are no rising lengths >= 0")
         if not 0 < self.weight <= 1:
             problems.append(f"weight={self.weight} is not above 0 and up to 1")
         problems += _below(self, 1, "every", "probe") + _below(self, 0, "warmup")
@@ -187,7 +187,8 @@ def _dspark_needs(config: DSparkConfig, model: ModelDescription | None) -> Itera
 def _not_rising(name: str, keys: Sequence[int]) -> list[str]:
     if keys and keys[0] == 1 and list(keys) == sorted(set(keys)):
         return []
-    return [f"{name}: the numbers of requests {list(keys)} do not rise from 1"]
+    found = f"{name}={{{', '.join(f'{key}: ...' for key in keys)}}}"
+    return [f"{found}: the numbers of requests do not rise from 1; write {{1: ..., 8: ...}}"]
 
 
 def _below(config: Any, least: int, *names: str) -> list[str]:
