@@ -192,6 +192,7 @@ class _Builder(Rank):
         return DraftRules(
             name=type(drafter).__name__,
             num_drafts=drafter.num_drafts,
+            depth=drafter.depth,
             lookback_tokens=drafter.lookback_tokens,
             ahead=np.array(ahead) if drafter.attention else None,
             host=drafter if isinstance(drafter, TokenDrafter) else None,

@@ -29,6 +29,8 @@ class DraftRules:
     name: str = "no drafter"
     """Class of the drafter, or of what simulates it."""
     num_drafts: int = 0
+    depth: int | None = None
+    """Candidates on a longest path; None: num_drafts."""
     lookback_tokens: int = 0
     ahead: Ints | None = None
     """By number of candidates: the entries that the drafter writes after the last committed one;
@@ -43,11 +45,15 @@ class DraftRules:
     """The run's: it counts what is cut, and how often the policy decided for less."""
 
     def limits(self, lengths: Ints, tokens_left: Ints) -> Ints:
-        """Candidates worth verifying after `lengths` tokens when `tokens_left` may follow."""
-        limits = np.minimum(self.num_drafts, tokens_left - 1)
+        """Candidates worth verifying after `lengths` tokens when `tokens_left` may follow.
+
+        A tree is whole as long as its longest path is of use; then it is cut like a chain.
+        """
+        useful = tokens_left - 1
         if self.max_positions is not None:
-            limits = np.minimum(limits, self.max_positions - lengths)
-        return np.maximum(limits, 0)
+            useful = np.minimum(useful, self.max_positions - lengths)
+        cut = np.clip(useful, 0, self.num_drafts)
+        return np.where(useful >= (self.depth or self.num_drafts), self.num_drafts, cut)
 
     def wanted(self, decodes: int) -> int:
         """Candidates that each request should get, by the length policy."""

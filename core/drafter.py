@@ -24,6 +24,9 @@ class Drafter(ABC):
     one_pass: bool = False
     """True: proposing takes one forward pass, however many candidates come out of it."""
 
+    depth: int | None = None
+    """Candidates on the longest path of its trees; None: as many as there are (chains)."""
+
     max_positions: int | None = None
     """Positions the drafter can handle; beyond them the request goes on without drafts."""
 

@@ -38,10 +38,10 @@ class Planner:
         decodes = ready[decoding]
         prefills = [running.at(slot) for slot in ready[~decoding].tolist()]
         budget = queues.policies.budget_tokens
-        drafts = self._propose(decodes, budget, bool(prefills or queues.waiting))
+        drafts, offered = self._propose(decodes, budget, bool(prefills or queues.waiting))
         budget -= sum(len(draft.tokens) for draft in drafts.values())
         matches = self._look_up_waiting(budget, now_s)
-        step = StepRows(queues, self._cache, self._drafts, now_s, drafts, matches)
+        step = StepRows(queues, self._cache, self._drafts, now_s, drafts, offered, matches)
         self._fill(step, decodes, [*prefills, *queues.waiting[: len(matches)]], budget)
         asked = len(ready) + len(matches)
         while step.empty:  # whoever got a share could not start, or gave its own pages up
@@ -98,15 +98,22 @@ class Planner:
             promised = [p + need for p, (_, need) in zip(promised, room_of, strict=True)]
         return matches
 
-    def _propose(self, slots: Ints, budget: int, prompts_wait: bool) -> dict[RequestId, Draft]:
-        """Drafts for the decoding requests, within the budget left by one token each."""
+    def _propose(
+        self, slots: Ints, budget: int, prompts_wait: bool
+    ) -> tuple[dict[RequestId, Draft], dict[RequestId, int]]:
+        """Drafts for the decoding requests, within the budget left by one token each.
+
+        Then how many candidates each had before the length policy cut it: whether there are pages
+        is asked for those, because what a draft was cut to may depend on its candidates.
+        """
         rules, running, room = self._drafts, self.queues.columns, budget - len(slots)
         if rules.num_drafts == 0 or not len(slots):
-            return {}
+            return {}, {}
         if prompts_wait:
             room //= 2  # they get at least half of what drafts could take
         lengths = running.length[slots]
-        limits = rules.limits(lengths, running.most[slots] - lengths).tolist()
+        limits = rules.limits(lengths, running.most[slots] - lengths)
+        limits = np.minimum(limits, self._cache.max_entries - lengths).tolist()
         most = min(room, rules.wanted(len(slots)) if rules.host else rules.num_drafts)
         found: dict[RequestId, Draft] = {}
         temperatures = []
@@ -126,7 +133,8 @@ class Planner:
                 temperatures.append(live.request.sampling.temperature)
         load = StepLoad(len(slots), prompts_wait, room, temperatures)
         cut = rules.cut([*found.values()], load)
-        return {id: draft for id, draft in zip(found, cut, strict=True) if draft.tokens}
+        kept = {id: draft for id, draft in zip(found, cut, strict=True) if draft.tokens}
+        return kept, {id: len(found[id].tokens) for id in kept}
 
     def _check(
         self, division: Division, decodes: Decodes, prefills: Mapping[RequestId, Live], budget: int

@@ -55,7 +55,8 @@ class StepRows:
 
     def __init__(
         self, queues: Queues, cache: KVCache, rules: DraftRules, now_s: float,
-        drafts: dict[RequestId, Draft], matches: Mapping[RequestId, Match],
+        drafts: dict[RequestId, Draft], offered: Mapping[RequestId, int],
+        matches: Mapping[RequestId, Match],
     ) -> None:  # fmt: skip
         self._queues = queues
         self._running = queues.columns
@@ -63,6 +64,7 @@ class StepRows:
         self._rules = rules
         self._now_s = now_s
         self._drafts = drafts
+        self._offered = offered
         self._matches = matches
         self._generation = self._cache.generation
         self._admitting = True
@@ -94,7 +96,8 @@ class StepRows:
         computed = running.computed[slots]
         for slot in slots[cache.passed(slots, computed)].tolist():
             cache.slide(running.holding(slot), kept_from(running.at(slot), cache))
-        entries = computed + 1 + self._drafted(slots)
+        ids = self._running.ids[slots].tolist() if self._offered else ()
+        entries = computed + 1 + np.array([self._offered.get(id, 0) for id in ids] or 0)
         short = cache.short(slots, entries)
         if not short.any():
             return
@@ -127,9 +130,9 @@ class StepRows:
     def _grow(self, live: Live, end: int) -> bool:
         """Pages for a request's tokens: without its draft if need be, then at others' expense."""
         assert live.holding is not None
-        draft = self._drafts.get(live.id, NO_DRAFT)
+        offered = self._offered.get(live.id, 0) if live.id in self._drafts else 0
         kept = kept_from(live, self._cache)
-        if self._cache.grow(live.holding, kept, end + len(draft.tokens)):
+        if self._cache.grow(live.holding, kept, end + offered):
             return True
         self._drafts.pop(live.id, None)
         self._queues.slide_windows()

@@ -13,7 +13,7 @@ def load():
     return module
 
 
-LIMIT = 5000 + 60 + 230
+LIMIT = 5000 + 60 + 245
 """Sixty are for the build of compiled CPU code, which two plugin groups share; the rest is what
 drafts with laws, estimates, tapped layers, lengths of their own and an account by depth take."""
 

@@ -63,9 +63,11 @@ def _committed(
     tokens = result.tokens_of(r)
     known = [*batch.tokens[begin + 1 : lead].tolist(), *(tokens or (plan.next_tokens[r],))]
     left = int(plan.tokens_left[r]) - len(tokens) - 1
-    limit = max(0, min(int(plan.draft_limits[r]), left))
+    limit, deepest = int(plan.draft_limits[r]), drafter.depth or drafter.num_drafts
+    if left < deepest:
+        limit = max(0, min(limit, left))
     most = drafter.max_positions
-    if most is not None and start + len(kept) + limit > most:
+    if most is not None and start + len(kept) + min(limit, deepest) > most:
         limit = 0
         kept = kept[: max(0, most - start)]
     following += known[: len(kept)]

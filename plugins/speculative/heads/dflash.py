@@ -60,6 +60,10 @@ class DFlashChains(BlockDrafter):
 class DFlashTrees(BlockDrafter):
     """The most likely trees of `num_drafts` nodes."""
 
+    def __init__(self, network: BlockNetwork, num_drafts: int) -> None:
+        super().__init__(network, num_drafts)
+        self.depth = min(num_drafts, network.shape.num_drafts)
+
     def drafts(self, blocks: Blocks, context: DraftContext) -> list[Draft]:
         """See BlockDrafter. A tree is no deeper than a block, nor than it has nodes."""
         depths = min(self.network.shape.num_drafts, blocks.limits[0])

@@ -69,6 +69,7 @@ class FeatureHeadsDrafter(FeatureDrafter):
         assert not sampled or tree.parents is None
         self.heads, self.tree, self.sampled = heads, tree, sampled
         self.num_drafts = len(tree.paths)
+        self.depth = max(map(len, tree.paths))
 
     @torch.no_grad()
     def propose(self, rows: DraftRows, context: DraftContext) -> list[Draft]:

@@ -92,6 +92,7 @@ class TreeDrafter(FeatureDrafter):
     def __init__(self, head: PairHead, num_drafts: int, growth: Growth) -> None:
         self.head = head
         self.num_drafts = num_drafts
+        self.depth = growth.depth
         self.growth = growth
         self.max_positions = head.max_positions
         self.attention = head.specs

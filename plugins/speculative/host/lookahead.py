@@ -47,6 +47,7 @@ class LookaheadDrafter(TokenDrafter):
 
     def __init__(self, config: LookaheadConfig) -> None:
         self.num_drafts = config.num_drafts
+        self.depth = config.window + config.ngram - 2
         self._config = config
         self._of: dict[RequestId, _Trajectories] = {}
 
