@@ -47,7 +47,7 @@ from interlock.core.testing.tiny_eagle import write_tiny_eagle
 MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid", "caps", "sinks")
 PAGE_SIZES = (1, 4, 16)
 CACHE_DTYPES = ("auto", "fp8")
-BUDGET_TOKENS = 20
+BUDGET_TOKENS = 24
 ADAPTER = "adapter"
 """A LoRA adapter that some requests use, beside others with the same prompt that do not."""
 SEAMS = (

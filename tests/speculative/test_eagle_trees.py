@@ -172,7 +172,7 @@ def test_a_tree_that_is_none_is_refused_with_the_reason(options, words):
             {"depth": 0, "top_k": 0, "num_drafts": 0},
             ["depth=0", "top_k=0", "num_"],
         ),
-        (Eagle3Config, {"top_k": 3}, ["top_k=3 is for tree=dynamic"]),
+        (Eagle3Config, {"top_k": 3}, ["top_k=3 is for dynamic trees only: set spec.tree=dynamic"]),
         (Eagle3Config, {"tree": "dynamic", "proposal": "sampled"}, ["proposal=sampled", "dynamic"]),
     ],
 )

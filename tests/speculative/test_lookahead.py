@@ -112,6 +112,13 @@ def test_outputs_are_those_without_drafts(model_of, page_size, temperature):
     assert outputs(serve(small, *requests)) == right
 
 
+def test_a_window_that_no_step_could_hold_is_refused(model_of):
+    spec = LookaheadConfig(window=4, ngram=3)
+    with pytest.raises(ConfigError, match=r"= 9 tokens .* but scheduler.budget_tokens=8: set at"):
+        build(model_of(), spec=spec, budget_tokens=8)
+    build(model_of(), spec=spec, budget_tokens=9)
+
+
 def test_a_text_that_runs_in_circles_is_accepted_in_ngrams(model_of):
     request = asking(0, tokens(8), 60, ignore_eos=True)
     engine = build(model_of(positions=128), spec=LookaheadConfig(window=6, ngram=3, guesses=4))

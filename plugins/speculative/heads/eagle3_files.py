@@ -89,5 +89,8 @@ def _taps(eagle: Fields, target: ModelDescription) -> tuple[int, ...]:
             raise ValueError(f"{TAPS}={ids!r} is not a list of layers")
         return taps_of_inputs(ids, target.num_layers, TAPS)
     except ValueError as error:
-        eagle.problems.append(str(error))
+        advice = (
+            f"; {TAPS} is not stated, which a head for few layers must do" if ids is None else ""
+        )
+        eagle.problems.append(f"{error}{advice}")
         return (0,)

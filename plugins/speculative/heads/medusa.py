@@ -63,8 +63,9 @@ def drafter(config: HeadsOptions, heads: FeatureHeads) -> FeatureHeadsDrafter:
         )
     widest = max(level.width for level in tree.levels)
     if widest > entries:
+        what = f"num_drafts={config.num_drafts} with tree=auto" if config.tree == AUTO else "tree"
         problems.append(
-            f"spec={config.name}: tree has rank {widest - 1}, but the heads know {entries} tokens"
+            f"spec={config.name}: {what} has rank {widest - 1}, but the heads know {entries} tokens"
         )
     if problems:
         raise ConfigError(problems)

@@ -102,7 +102,9 @@ class Eagle3Config:
         else:
             for key, value in (("depth", self.depth), ("top_k", self.top_k)):
                 if value is not None:
-                    of_tree.append(f"{key}={value} is for tree=dynamic, and tree={self.tree}")
+                    of_tree.append(
+                        f"{key}={value} is for dynamic trees only: set spec.tree=dynamic"
+                    )
         _check(
             count_problems(self.num_drafts),
             proposal_problems(self.proposal),

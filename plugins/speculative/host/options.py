@@ -121,11 +121,23 @@ def _suffix_needs(config: SuffixConfig, _model: ModelDescription | None) -> Iter
 
 
 def _lookahead_needs(
-    _config: LookaheadConfig, _model: ModelDescription | None
+    config: LookaheadConfig, _model: ModelDescription | None
 ) -> Iterable[Requirement]:
     def draws(composition: Composition) -> str | None:
         if composition.has(RunsModel()):
             return None
         return "spec=lookahead learns from what a real forward pass draws after each candidate"
 
-    return (draws, tokens_or_simulation("lookahead"), _serves_trees("lookahead"))
+    def a_step_for_the_window(composition: Composition) -> str | None:
+        needed = 1 + config.window * (config.ngram - 1)
+        budget = composition.settings.get("scheduler.budget_tokens", needed)
+        if needed <= budget:
+            return None
+        return (
+            f"spec=lookahead moves its window on in steps that hold 1 + window * (ngram - 1) = "
+            f"{needed} tokens of a request, but scheduler.budget_tokens={budget}: set at least "
+            f"{needed}, or a smaller spec.window or spec.ngram"
+        )
+
+    trees = _serves_trees("lookahead")
+    return (draws, tokens_or_simulation("lookahead"), trees, a_step_for_the_window)
