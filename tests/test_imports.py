@@ -116,3 +116,17 @@ def test_the_look_for_impure_calls_finds_them(tmp_path):
         "random.random(); time.time(); torch.manual_seed(0); os.environ['X']; np.random.seed(0)\n"
     )
     assert len(list(impure_uses(bad))) == 6
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in (*CORE, *PLUGINS) if p.name == "__init__.py"], ids=name_of
+)
+def test_a_package_hides_none_of_its_modules_behind_another_name(path):
+    """`import package.module as name` takes what the package calls `module`."""
+    inside = {p.stem for p in path.parent.iterdir() if p.is_dir() or p.suffix == ".py"}
+    package = f"interlock.{path.parent.relative_to(ROOT).as_posix().replace('/', '.')}"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                bound, real = alias.asname or alias.name, f"{node.module}.{alias.name}"
+                assert bound not in inside or real == f"{package}.{bound}", f"{bound} is {real}"

@@ -18,10 +18,10 @@ from interlock.core.model import ModelDescription
 from interlock.core.options import option
 from interlock.plugins.speculative.heads import block_options as blocks
 from interlock.plugins.speculative.heads import medusa_options as feature_heads
-from interlock.plugins.speculative.heads import options as heads
-from interlock.plugins.speculative.host import options as host
-from interlock.plugins.speculative.lengths import options as lengths
-from interlock.plugins.speculative.verifiers import options as verifiers
+from interlock.plugins.speculative.heads import options as heads_options
+from interlock.plugins.speculative.host import options as host_options
+from interlock.plugins.speculative.lengths import options as lengths_options
+from interlock.plugins.speculative.verifiers import options as verifiers_options
 
 MATCHES = ("latest", "earliest")
 """Which earlier occurrence spec=ngram copies from."""
@@ -70,12 +70,12 @@ def components() -> list[Component]:
             "prompt lookup: copies what followed the same tokens before",
             provides=_chains, requires=_ngram_needs,
         ),
-        *heads.components(),
+        *heads_options.components(),
         *blocks.components(),
         *feature_heads.components(),
-        *host.components(),
-        *lengths.components(),
-        *verifiers.components(),
+        *host_options.components(),
+        *lengths_options.components(),
+        *verifiers_options.components(),
     ]  # fmt: skip
 
 
@@ -89,4 +89,4 @@ def _chains(_config: Any, _model: ModelDescription | None) -> Iterable[Capabilit
 
 
 def _ngram_needs(_config: NgramConfig, _model: ModelDescription | None) -> Iterable[Requirement]:
-    return (host.tokens_or_simulation("ngram"),)
+    return (host_options.tokens_or_simulation("ngram"),)
