@@ -34,9 +34,12 @@ TREE = ((0,), (1,), (2,), (3,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 REGISTRY = with_threads()
 PROPOSALS = st.sampled_from(eagle.PROPOSALS)
 FEW = st.integers(1, 5)
-SPECS = st.one_of(
-    st.builds(NgramConfig, num_drafts=FEW, ngram_min=st.just(1)),
-    st.builds(
+HEADS = st.integers(1, 3)
+TREES = {"num_drafts": st.just(len(TREE)), "tree": st.sampled_from(["auto", TREE])}
+PATHS = {"num_drafts": st.just(len(TREE)), "tree": st.sampled_from([None, TREE])}
+SPECS = {
+    "ngram": st.builds(NgramConfig, num_drafts=FEW, ngram_min=st.just(1)),
+    "suffix": st.builds(
         SuffixConfig,
         num_drafts=st.integers(1, 9),
         tree=st.booleans(),
@@ -44,34 +47,25 @@ SPECS = st.one_of(
         min_prob=st.sampled_from([0.0, 0.3]),
         cached_requests=st.sampled_from([0, 1, 100]),
     ),
-    st.builds(LookaheadConfig, window=FEW, ngram=st.integers(2, 4), guesses=FEW),
-    st.builds(blocks.DraftModelConfig, num_drafts=FEW, proposal=PROPOSALS),
-    st.builds(blocks.DFlashConfig, num_drafts=st.integers(1, 4), proposal=PROPOSALS),
-    st.builds(blocks.DFlashConfig, num_drafts=st.integers(1, 12), tree=st.just("ddtree")),
-    st.builds(blocks.DSparkConfig, num_drafts=FEW, proposal=PROPOSALS),
-    *(
-        st.builds(heads, num_drafts=st.integers(1, 3), proposal=PROPOSALS)
-        for heads in (medusa.MedusaConfig, medusa.HydraConfig)
+    "lookahead": st.builds(LookaheadConfig, window=HEADS, ngram=st.integers(2, 3), guesses=FEW),
+    "draft_model": st.builds(blocks.DraftModelConfig, num_drafts=FEW, proposal=PROPOSALS),
+    "dflash": st.builds(blocks.DFlashConfig, num_drafts=st.integers(1, 4), proposal=PROPOSALS),
+    "ddtree": st.builds(blocks.DFlashConfig, num_drafts=st.integers(1, 12), tree=st.just("ddtree")),
+    "dspark": st.builds(blocks.DSparkConfig, num_drafts=FEW, proposal=PROPOSALS),
+    "medusa": st.builds(medusa.MedusaConfig, num_drafts=HEADS, proposal=PROPOSALS),
+    "medusa tree": st.builds(medusa.MedusaConfig, **TREES),
+    "hydra": st.builds(medusa.HydraConfig, num_drafts=HEADS, proposal=PROPOSALS),
+    "hydra tree": st.builds(medusa.HydraConfig, **TREES),
+    "mtp": st.builds(
+        medusa.MtpConfig, num_drafts=FEW, proposal=PROPOSALS, zero_first=st.booleans()
     ),
-    *(
-        st.builds(heads, num_drafts=st.just(len(TREE)), tree=st.sampled_from(["auto", TREE]))
-        for heads in (medusa.MedusaConfig, medusa.HydraConfig)
-    ),
-    st.builds(medusa.MtpConfig, num_drafts=FEW, proposal=PROPOSALS, zero_first=st.booleans()),
-    *(
-        st.builds(
-            heads,
-            num_drafts=st.just(len(TREE)),
-            tree=st.sampled_from([None, TREE]),
-            proposal=PROPOSALS,
-        )
-        for heads in (eagle.EagleConfig, eagle.Eagle3Config)
-    ),
-    st.builds(eagle.Eagle2Config, num_drafts=st.integers(1, 12), depth=FEW, top_k=FEW),
-    st.builds(
+    "eagle": st.builds(eagle.EagleConfig, proposal=PROPOSALS, **PATHS),
+    "eagle2": st.builds(eagle.Eagle2Config, num_drafts=st.integers(1, 12), depth=FEW, top_k=FEW),
+    "eagle3": st.builds(eagle.Eagle3Config, proposal=PROPOSALS, **PATHS),
+    "eagle3 tree": st.builds(
         eagle.Eagle3Config, num_drafts=st.integers(1, 12), tree=st.just("dynamic"), top_k=FEW
     ),
-)
+}
 LENGTHS = st.one_of(
     st.builds(lengths.FixedLengthConfig, num=st.sampled_from([None, 0, 2])),
     st.just(lengths.ScheduleConfig(at=((1, 4), (3, 1)))),
@@ -115,11 +109,13 @@ def model_of(tmp_path_factory):
 
 
 @st.composite
-def compositions(draw):
-    size = draw(st.sampled_from([1, 4, 16]))
+def compositions(draw, spec):
+    size, made = draw(st.sampled_from([1, 4, 16])), draw(spec)
+    drawn = getattr(made, "proposal", None) == "sampled"
+    rules = ["ratio", "recursive", "block", "target_only"] if drawn else ["target_only", "typical"]
     return dict(
-        spec=draw(SPECS),
-        verifier=draw(st.sampled_from(["target_only", "ratio", "recursive", "block", "typical"])),
+        spec=made,
+        verifier=draw(st.sampled_from(rules)),
         length=draw(LENGTHS),
         page_size=size,
         num_pages=-(-LONGEST // size) + draw(st.sampled_from([0, 3])),
@@ -167,23 +163,24 @@ def accepted(model, choices):
         return None
 
 
+@pytest.mark.parametrize("spec", SPECS)
 @given(
+    data=st.data(),
     kind=st.sampled_from(["gqa", "gqa", "mla_moe"]),
-    choices=compositions(),
     wanted=requests(),
     abort=st.one_of(st.none(), st.tuples(st.integers(0, 9), st.integers(0, 4))),
 )
 @settings(
-    max_examples=30,
+    max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     phases=(Phase.reuse, Phase.generate),  # an example takes too long to be shrunk
 )
 def test_any_composition_gives_every_request_the_tokens_it_gets_alone(
-    model_of, kind, choices, wanted, abort
+    model_of, spec, data, kind, wanted, abort
 ):
     """With target_only all of them, with the other rules greedy ones; nothing stays behind."""
-    model = model_of(kind)
+    model, choices = model_of(kind), data.draw(compositions(SPECS[spec]))
     engine = accepted(model, choices)
     assume(engine is not None)
     client = Client(engine)
