@@ -32,7 +32,7 @@ class SuffixConfig:
     factor: float = option(1.0, "candidates per matched token, 0 or more")
     offset: float = option(0.0, "candidates beyond those, may be negative")
     min_prob: float = option(0.1, "a path ends before its estimated probability falls below")
-    cached_requests: int = option(1000, "past answers that are remembered, 0 or more")
+    cached_requests: int = option(1000, "past answers, of all tenants, to remember, 0 or more")
 
     def __post_init__(self) -> None:
         problems = _below(self, 1, "num_drafts", "max_depth") + _below(self, 0, "cached_requests")
