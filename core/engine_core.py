@@ -30,7 +30,7 @@ from interlock.core.request import (
     Status,
 )
 from interlock.core.samples import SampleGroup, with_laws
-from interlock.core.step_plan import check_answers, check_draft, check_result, make_batch, make_plan
+from interlock.core.step_plan import check_answers, check_result, make_batch, make_plan
 from interlock.core.step_rows import PlannedRows
 from interlock.core.streams import sample_seed
 from interlock.core.token_sequence import TokenSequence
@@ -49,7 +49,7 @@ class EngineCore:
         self.ledger = ledger
         self.queues = Queues(policies, cache)
         self.drafts = drafts = replace(drafts, ledger=ledger)
-        self._planner = Planner(self.queues, cache, drafts)
+        self._planner = Planner(self.queues, cache, drafts, intake.vocab_size)
         self.intake = intake
         self._seed_of = seed_of
         self._executor, self._verifier = executor, verifier
@@ -164,8 +164,6 @@ class EngineCore:
         rows = self._planner.plan(now_s)
         if rows is None:
             return None
-        for draft in rows.drafts.values():
-            check_draft(draft, self.intake.vocab_size, self.drafts.name)
         running = self.queues.columns
         batch = make_batch(rows, running, self.cache.tables, self.cache.page_size)
         plan = make_plan(self._next_step, rows, batch, running, now_s)

@@ -18,16 +18,18 @@ from interlock.core.queues import Queues
 from interlock.core.request import RequestId
 from interlock.core.samples import usable_prefix
 from interlock.core.scheduler import Decodes, Division, RequestView
+from interlock.core.step_plan import check_draft
 from interlock.core.step_rows import PlannedRows, StepRows
 
 
 class Planner:
     """Chooses each step's rows out of the queues."""
 
-    def __init__(self, queues: Queues, cache: KVCache, drafts: DraftRules) -> None:
+    def __init__(self, queues: Queues, cache: KVCache, drafts: DraftRules, vocab_size: int) -> None:
         self.queues = queues
         self._cache = cache
         self._drafts = drafts
+        self._vocab_size = vocab_size
 
     def plan(self, now_s: float) -> PlannedRows | None:
         """Rows of the next step, if there are any."""
@@ -128,6 +130,7 @@ class Planner:
             if not isinstance(draft, Draft):
                 kind = type(draft).__name__
                 raise ContractError(f"{rules.name} proposed a {kind}, not a Draft")
+            check_draft(draft, self._vocab_size, rules.name)
             if draft.tokens:
                 found[live.id] = draft.first(limit)
                 temperatures.append(live.request.sampling.temperature)

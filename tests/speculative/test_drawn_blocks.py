@@ -46,7 +46,8 @@ CHOICES = [
 @pytest.mark.parametrize(("spec", "verifier", "sampling"), CHOICES, ids=lambda v: str(v)[:12])
 def test_outputs_follow_the_law_of_plain_decoding(small, spec, verifier, sampling):
     asked = SAMPLINGS[sampling]
-    found, ledger = sampled_outputs(small, None, spec, verifier, asked, 800)
+    found, engine = sampled_outputs(small, None, spec, verifier, asked, 800)
+    ledger = engine.core.ledger
     assert 0.05 < ledger.accepted / ledger.drafted < 0.95
     assert_outputs_follow(found, output_law(small, SamplingParams(max_tokens=5, **asked)))
 
