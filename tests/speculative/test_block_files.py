@@ -142,6 +142,18 @@ def test_a_config_that_does_not_fit_is_refused_by_name(tmp_path, fields, words):
     assert str(tmp_path) in str(error.value)
 
 
+def test_a_plain_block_head_is_no_dspark_head_unless_it_says_so(tmp_path):
+    """Its slots would be read one place off, and hardly a candidate accepted."""
+    plain = write_block_head(tmp_path / "plain", tensors_of(False), block_config((1, 3)))
+    with pytest.raises(CheckpointError, match=r"neither a Markov nor .* set spec=dflash"):
+        load(plain, spark=True)
+    for more in ({"sample_from_anchor": True}, {"architectures": ["Qwen3DSparkModel"]}):
+        stated = write_block_head(
+            tmp_path / "stated", tensors_of(False), block_config((1, 3), **more)
+        )
+        assert load(stated, spark=True).network.shape.from_anchor
+
+
 def test_all_wrong_fields_are_told_at_once(tmp_path):
     config = block_config((1, 3), vocab_size=65, mask_token_id=-1, hidden_act="gelu")
     with pytest.raises(CheckpointError) as error:

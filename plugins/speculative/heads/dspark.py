@@ -7,6 +7,9 @@ second head estimates whether it will be accepted. Both cost a look-up and a sma
 Legend: N rows that predict, depth by depth, R requests of a depth.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -75,6 +78,17 @@ class DSpark(BlockDrafter):
         return Candidates(drawn.tokens_R, certain_R, drawn.laws_RV)
 
 
+def _says_so(config: Mapping[str, Any]) -> bool:
+    """Whether a head without further heads is stated to be a DSpark head."""
+    nested = config.get("dflash_config")
+    nested = nested if isinstance(nested, Mapping) else {}
+    named = [*(config.get("architectures") or ()), config.get("speculators_model_type")]
+    named += [config.get("projector_type"), nested.get("projector_type")]
+    if any("dspark" in str(name).lower() for name in named):
+        return True
+    return bool(config.get("sample_from_anchor"))
+
+
 def build(config: DSparkConfig, context: BuildContext) -> DSpark:
     """The drafter with the weights of `config.path`, in the engine's dtype.
 
@@ -84,6 +98,12 @@ def build(config: DSparkConfig, context: BuildContext) -> DSpark:
     network = read_network(config, context, from_anchor=True)
     fields, shape = head_fields(config, context), network.shape
     markov = read_markov(fields, network.source)
+    if not (markov.rank or markov.rated or _says_so(fields.config)):
+        fields.problems.append(
+            "this head has neither a Markov nor a confidence head, and nothing says that its first "
+            "slot predicts the next token as a DSpark head's does: set spec=dflash, or "
+            "sample_from_anchor to true if it does"
+        )
     fields.finish()
     heads = MarkovHeads(
         markov, shape.layer.hidden, shape.vocab_size, shape.draft_vocab_size, network.source
