@@ -34,6 +34,9 @@ class Drafter(ABC):
     """Layers of its own, numbered after the target's. An attention backend declares and keeps their
     rows, which share page tables with the target's."""
 
+    wants_draws: bool = False
+    """True: `TokenDrafter.verified` is called with what the target drew after each candidate."""
+
     def entries_ahead(self, limit: int) -> int:
         """Entries after the last committed row that proposing `limit` >= 1 candidates writes."""
         return limit - 1 if self.attention else 0
@@ -41,9 +44,6 @@ class Drafter(ABC):
 
 class TokenDrafter(Drafter):
     """A model-free drafter: candidates from token ids, on the host, as a step is planned."""
-
-    wants_draws: bool = False
-    """True: `verified` is called with what the target drew after each candidate."""
 
     @abstractmethod
     def propose(self, request: RequestId, tokens: Ints, limit: int) -> Draft:

@@ -120,7 +120,7 @@ class Rank:
             decoder, backend, planes, verifier, own, drafting, self.device, adapters,
             self.config.scheduler.max_requests, self.max_len,
             drafter.num_drafts if drafter else 0, ranks=ranks,
-            wants_draws=getattr(drafter, "wants_draws", False),
+            wants_draws=drafter.wants_draws if drafter else False,
         )  # fmt: skip
         return parts, pages
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from interlock.core.capabilities import (
     Capability,
     Composition,
-    DraftsChains,
     RatesDrafts,
     Requirement,
     RunsModel,
-    SamplesDrafts,
     ServesTrees,
 )
 from interlock.core.closest import unknown_name
@@ -19,7 +17,11 @@ from interlock.core.errors import ConfigError
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
 from interlock.plugins.speculative.heads.directory import head_directory, lack, needs_a_head
-from interlock.plugins.speculative.heads.options import count_problems, proposal_problems
+from interlock.plugins.speculative.heads.options import (
+    chain_offers,
+    count_problems,
+    proposal_problems,
+)
 
 TREES = ("ddtree",)
 """How a tree of candidates is made from one block."""
@@ -99,7 +101,7 @@ def components() -> list[Component]:
         Component(
             "spec", "draft_model", DraftModelConfig, f"{here}.draft_model:build",
             "a small model of the target's vocabulary drafts a chain",
-            provides=_offers, requires=_draft_model_needs,
+            provides=chain_offers, requires=_draft_model_needs,
         ),
         Component(
             "spec", "dflash", DFlashConfig, f"{here}.dflash:build",
@@ -109,20 +111,13 @@ def components() -> list[Component]:
         Component(
             "spec", "dspark", DSparkConfig, f"{here}.dspark:build",
             "the same, tied together by a Markov head, with a confidence head",
-            provides=_offers, requires=_block_needs,
+            provides=chain_offers, requires=_block_needs,
         ),
     ]  # fmt: skip
 
 
-def _offers(
-    config: DraftModelConfig | BlockConfig, _model: ModelDescription | None
-) -> Iterable[Capability]:
-    sampled = [SamplesDrafts()] if config.proposal == "sampled" else []
-    return (DraftsChains(), RatesDrafts(), *sampled)
-
-
 def _dflash_offers(config: DFlashConfig, model: ModelDescription | None) -> Iterable[Capability]:
-    return _offers(config, model) if config.tree is None else (RatesDrafts(),)
+    return chain_offers(config, model) if config.tree is None else (RatesDrafts(),)
 
 
 def _draft_model_needs(
