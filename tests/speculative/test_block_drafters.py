@@ -88,7 +88,7 @@ SPARKS = [
     ("rnn", "both", {}),
     ("rnn", None, {"sample_from_anchor": False}),
     (None, "row", {}),
-    (None, None, {"target_layer_ids": [0]}),
+    (None, None, {"target_layer_ids": [0], "sample_from_anchor": True}),
 ]
 
 
@@ -190,7 +190,7 @@ def test_what_it_declares(tmp_path):
 
 @pytest.mark.parametrize("spark", [False, True])
 def test_a_block_that_would_pass_the_heads_positions_is_not_run(tmp_path, decoder, spark):
-    config = block_config(max_position_embeddings=10)
+    config = block_config(max_position_embeddings=10, sample_from_anchor=spark)
     drafter = load(write_block_head(tmp_path, block_tensors(), config), spark=spark)
     context = ListCache(decoder, len(TEXT), expected_layer=2, num_layers=2)
     drafts = drafter.propose(Target(decoder).rows([(0, 5), (0, 2), (0, 6)], (2, 2, 2)), context)
@@ -199,7 +199,7 @@ def test_a_block_that_would_pass_the_heads_positions_is_not_run(tmp_path, decode
 
 @pytest.mark.parametrize(("spark", "made"), [(False, 4), (True, 5)])
 def test_more_candidates_than_a_block_makes_are_refused(tmp_path, spark, made):
-    write_block_head(tmp_path, block_tensors(), block_config())
+    write_block_head(tmp_path, block_tensors(), block_config(sample_from_anchor=spark))
     load(tmp_path, num_drafts=made, spark=spark)
     with pytest.raises(ConfigError, match=f"=6: blocks of 5 make {made} .* set spec.num_drafts="):
         load(tmp_path, num_drafts=6, spark=spark)
