@@ -41,6 +41,10 @@ class BuildContext:
     """Who describes and builds a model that a component reads."""
     numerics: str = "fast"
     """The setting: "fast", or "batch_invariant" for what then must provide BatchInvariant."""
+    payload_bytes: int = 0
+    """Of one page in a tier, for stores that are to know before the first write."""
+    load_timeout_s: float = 1.0
+    """The setting `cache.load_timeout_s`: no call of a tier may take longer."""
     cache_dtype: str = "auto"
     """The setting `cache.dtype`: "auto", or "fp8" for what then must provide StoresFp8."""
 
