@@ -52,7 +52,7 @@ class CachedRuns:
 
     def pin(self, pages: Pages, now_s: float) -> None:
         """Reference a matched prefix; its history parts from what follows it in the index."""
-        if len(set(pages.tolist())) != len(pages):
+        if not self._pool.are_distinct(pages):
             raise ContractError(f"{type(self.index).__name__}.match returned a page twice: {pages}")
         last = PageId(int(pages[-1]))
         self.index.isolate(last)
@@ -113,7 +113,7 @@ class CachedRuns:
         return (
             0 <= known <= len(own) == len(inserted.pages)
             and self._pool.are_kept(inserted.pages[:known])
-            and inserted.pages[known:].tolist() == own[known:].tolist()
+            and np.array_equal(inserted.pages[known:], own[known:])
         )
 
     def _stamp(self, pages: Pages, priority: int, now_s: float) -> None:
@@ -142,12 +142,12 @@ class CachedRuns:
         return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
 
     def _drop_tail(self, run: Run, most: int) -> Pages:
-        idle = 0
-        while idle < min(most, len(run.pages)) and self._pool.refs[run.pages[-1 - idle]] == 0:
-            idle += 1
-        parent, tail = run.parent, run.pages[-idle:].tolist()
+        tail = run.pages[-most:]
+        in_use = np.flatnonzero(self._pool.refs[tail])
+        tail = tail[in_use[-1] + 1 if len(in_use) else 0 :].copy()
+        parent, idle = run.parent, len(tail)
         pages = self.index.drop_tail(run, idle)
-        if pages.tolist() != tail:
+        if not np.array_equal(pages, tail):
             raise ContractError(
                 f"{type(self.index).__name__}.drop_tail returned {pages}, not pages {tail}"
             )

@@ -244,12 +244,19 @@ class KVCache:
                     self.counts[slots, other] = before_R
                     self.pools[other].drop_refs(given)
                 return False
-            first_R = np.cumsum(missing_R) - missing_R
-            places = np.arange(len(pages)) - np.repeat(first_R - counts_R, missing_R)
-            self.tables[table][np.repeat(slots, missing_R), places] = pages
+            self._enter(table, slots, counts_R, missing_R, pages)
             self.counts[slots, table] = counts_R + missing_R
             taken.append((table, counts_R, pages))
         return True
+
+    def _enter(self, table: int, slots: Ints, first_R: Ints, counts_R: Ints, pages: Pages) -> None:
+        """Write counts_R[i] pages into slot slots[i] of a table, from place first_R[i] on."""
+        if len(slots) == 1:
+            self.tables[table][slots[0], first_R[0] : first_R[0] + len(pages)] = pages
+            return
+        before_R = np.cumsum(counts_R) - counts_R
+        places = np.arange(len(pages)) - np.repeat(before_R - first_R, counts_R)
+        self.tables[table][np.repeat(slots, counts_R), places] = pages
 
     def _take(self, table: int, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
         pool, count = self.pools[table], sum(counts)

@@ -7,6 +7,7 @@ by the prefix index and referenced by nobody) or in transit (being moved by a ti
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlock.core.allocator import KVAllocator
 from interlock.core.batch import Pages
@@ -21,6 +22,7 @@ class PagePool:
         self.allocator = allocator
         self.num_pages = allocator.num_pages
         self.refs = np.zeros(self.num_pages, dtype=np.int32)
+        self._order = np.zeros(self.num_pages, dtype=np.int32)
         self.kept = np.zeros(self.num_pages, dtype=np.bool_)
         self.referenced = 0
         self.cached = 0
@@ -37,37 +39,50 @@ class PagePool:
         pages = self.allocator.take_each(owners, counts)
         if pages is None:
             return None
-        if not (len(pages) == len(set(pages.tolist())) == count and self._are_free(pages)):
+        if not (len(pages) == count and self._are_free(pages) and self.are_distinct(pages)):
             raise ContractError(
                 f"{type(self.allocator).__name__}.take({count}) returned {pages.tolist()}, "
                 "which are not as many or not free"
             )
-        self.refs[pages] = 1
+        self.refs[_places(pages)] = 1
         self.referenced += count
         return pages
 
     def _are_free(self, pages: Pages) -> bool:
-        return self._exist(pages) and not (self.refs[pages].any() or self.kept[pages].any())
+        if not len(pages):
+            return True
+        places = _places(pages)
+        return self._exist(pages) and not (self.refs[places].any() or self.kept[places].any())
 
     def are_kept(self, pages: Pages) -> bool:
         """True when the index holds all of these pages."""
-        return len(pages) == 0 or (self._exist(pages) and bool(self.kept[pages].all()))
+        return len(pages) == 0 or (self._exist(pages) and bool(self.kept[_places(pages)].all()))
+
+    def are_distinct(self, pages: Pages) -> bool:
+        """True when none of these existing pages comes twice: each keeps its own place."""
+        places, order = _places(pages), np.arange(len(pages), dtype=np.int32)
+        self._order[places] = order
+        return bool((self._order[places] == order).all())
 
     def _exist(self, pages: Pages) -> bool:
         return bool(pages.min() >= 0 and pages.max() < self.num_pages)
 
     def add_refs(self, pages: Pages) -> None:
         """One more reference to each of these kept or referenced pages (no page twice)."""
-        fresh = int(np.count_nonzero(self.refs[pages] == 0))
-        self.refs[pages] += 1
+        places = _places(pages)
+        before = self.refs[places]
+        self.refs[places] = before + 1
+        fresh = len(before) - int(np.count_nonzero(before))
         self.referenced += fresh
         self.cached -= fresh
 
     def drop_refs(self, pages: Pages) -> None:
         """One reference less to each (no page twice); pages nobody needs go to the allocator."""
-        self.refs[pages] -= 1
-        idle = pages[self.refs[pages] == 0]
-        kept = self.kept[idle]
+        places = _places(pages)
+        left = self.refs[places] - 1
+        self.refs[places] = left
+        idle = pages[left == 0]
+        kept = self.kept[_places(idle)]
         self.referenced -= len(idle)
         self.cached += int(np.count_nonzero(kept))
         freed = idle[~kept]
@@ -76,12 +91,13 @@ class PagePool:
 
     def keep(self, pages: Pages) -> None:
         """The index now holds these referenced pages."""
-        self.kept[pages] = True
+        self.kept[_places(pages)] = True
 
     def forget(self, pages: Pages) -> None:
         """The index let go of these kept pages; those without a reference are free again."""
-        self.kept[pages] = False
-        idle = pages[self.refs[pages] == 0]
+        places = _places(pages)
+        self.kept[places] = False
+        idle = pages[self.refs[places] == 0]
         self.cached -= len(idle)
         if len(idle):
             self.allocator.give_back(idle)
@@ -98,3 +114,8 @@ class PagePool:
                 f"{type(self.allocator).__name__}: free {free} + cached {self.cached} + held "
                 f"{self.held} + in transit {self.in_transit} != total {self.num_pages} pages"
             )
+
+
+def _places(pages: Pages) -> NDArray[np.intp]:
+    """The same pages as numpy indexes fastest: through int32 it is up to three times slower."""
+    return pages.astype(np.intp)
