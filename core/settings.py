@@ -13,6 +13,7 @@ DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 NUMERICS = ("fast", "batch_invariant")
 WEIGHTS = ("auto", "int8", "int4")
 CACHE_DTYPES = ("auto", "fp8")
+REPLAYS = ("engine", "ids")
 MAX_PAGE_SIZE = 512
 MAX_THREADS = 1024
 """Torch ends the process when the system gives it fewer threads than it was promised."""
@@ -81,6 +82,22 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True)
+class ReplayConfig:
+    """How a trace of block ids is replayed."""
+
+    blocks: str = option(
+        REPLAYS[0],
+        "engine: as served, pages in a tree; ids: each id is one page of one pool and only "
+        "cache/eviction acts, as papers count hits",
+    )
+
+    def problems(self) -> Iterator[str]:
+        """A value that is none of those allowed."""
+        if self.blocks not in REPLAYS:
+            yield f"replay.blocks={self.blocks!r} is not one of {', '.join(REPLAYS)}"
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """Everything that was chosen for a run, before any of it is built."""
 
@@ -111,6 +128,7 @@ class EngineConfig:
     limits: LimitsConfig = option(LimitsConfig, "latency limits behind goodput")
     cache: CacheConfig = option(CacheConfig, "the paged cache")
     scheduler: SchedulerConfig = option(SchedulerConfig, "bounds of every scheduler")
+    replay: ReplayConfig = option(ReplayConfig, "how a trace of block ids is replayed")
     choices: Mapping[str, Choice] = field(default_factory=dict, metadata={"option": False})
     """Seam key -> the component chosen for it."""
 
@@ -118,6 +136,7 @@ class EngineConfig:
         """Every setting that is out of range, each named with its value and what is allowed."""
         found = [f"sampling.{problem}" for problem in self.sampling.problems()]
         found += [*self.limits.problems(), *self.cache.problems(), *self.scheduler.problems()]
+        found += self.replay.problems()
         for name, values in (("dtype", DTYPES), ("numerics", NUMERICS), ("weights", WEIGHTS)):
             if (value := getattr(self, name)) not in values:
                 found.append(f"{name}={value!r} is not one of {', '.join(values)}")

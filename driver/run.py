@@ -22,6 +22,7 @@ from interlock.core.request import FinishReason, Request, RequestRecord, Status
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.driver.activity import details, inert
+from interlock.driver.block_run import replay_run
 from interlock.driver.chat_template import chat_ids
 from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
@@ -52,6 +53,8 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
             broke its contract on the way; the message names it.
         KeyboardInterrupt: Ctrl-C ended it early; folder and report tell what was done.
     """
+    if config.replay.blocks == "ids":
+        return replay_run(config, run_dir, overrides)
     replayed = Rerun.of(config.rerun, overrides) if config.rerun is not None else None
     if replayed is not None:
         config = dataclasses.replace(replayed.config(), progress=config.progress)

@@ -62,6 +62,19 @@ def write_run(
     write_file(directory / RUN, [json.dumps(manifest, allow_nan=False, indent=1)])
 
 
+def write_replay(
+    directory: Path,
+    requests: Iterable[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+) -> None:
+    """As `write_run`, of a replay that took no steps: a line for the hits of each request."""
+    _remove(directory / RUN)
+    write_lines(directory / REQUESTS, requests)
+    write_file(directory / SUMMARY, _object_lines(summary))
+    write_file(directory / RUN, [json.dumps(manifest, allow_nan=False, indent=1)])
+
+
 def request_line(
     entry: Request | BadRequest, record: RequestRecord, decode: Decode | None = None
 ) -> dict[str, Any]:

@@ -41,6 +41,8 @@ TESTED = {
     ("cache/index", "none"): "cache.test_indexes:TestNoIndex",
     ("cache/eviction", "lru"): "cache.test_eviction:TestLRUEviction",
     ("cache/eviction", "fifo"): "cache.test_eviction:TestFIFOEviction",
+    ("cache/eviction", "lfu"): "cache.test_eviction:TestLFUEviction",
+    ("cache/eviction", "length_aware"): "cache.test_eviction:TestLengthAwareEviction",
     ("scheduler/order", "arrival"): "scheduler.test_policies:TestArrivalOrder",
     ("scheduler/order", "priority"): "scheduler.test_policies:TestPriorityOrder",
     ("scheduler/admission", "when_it_fits"): "scheduler.test_policies:TestWhenItFits",

@@ -57,9 +57,14 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_installed_package_holds_the_plugin_and_its_entry_point(installed: Installed) -> None:
-    assert (installed.site / "interlock_example_lfu" / "policy.py").is_file()
-    (entry_points,) = installed.site.glob("interlock_example_lfu-*.dist-info/entry_points.txt")
-    assert entry_points.read_text().split() == ["[interlock]", "lfu", "=", "interlock_example_lfu"]
+    assert (installed.site / "interlock_example_lrfu" / "policy.py").is_file()
+    (entry_points,) = installed.site.glob("interlock_example_lrfu-*.dist-info/entry_points.txt")
+    assert entry_points.read_text().split() == [
+        "[interlock]",
+        "lrfu",
+        "=",
+        "interlock_example_lrfu",
+    ]
 
 
 @pytest.mark.parametrize("example", ["installed", "gpt2"])
@@ -71,9 +76,9 @@ def test_its_own_tests_pass(example: str, request: pytest.FixtureRequest) -> Non
 
 def test_help_lists_the_policy_with_its_package(installed: Installed, tmp_path: Path) -> None:
     printed = installed.python(str(ROOT / "run.py"), "--help", cwd=tmp_path)
-    (line,) = [line for line in printed.splitlines() if line.split()[:1] == ["lfu"]]
+    (line,) = [line for line in printed.splitlines() if line.split()[:1] == ["lrfu"]]
     assert "least frequently used first" in line
-    assert "interlock-example-lfu" in line
+    assert "interlock-example-lrfu" in line
     assert "cache.eviction.half_life_s" in printed
 
 
@@ -81,7 +86,7 @@ def test_run_with_the_policy_evicts_by_it_and_says_so(installed: Installed, tmp_
     run_dir = tmp_path / "run"
     installed.python(
         str(ROOT / "run.py"),
-        "cache/eviction=lfu",
+        "cache/eviction=lrfu",
         "cache.eviction.half_life_s=60",
         "executor=fixed",
         "cache.num_pages=48",
@@ -91,8 +96,8 @@ def test_run_with_the_policy_evicts_by_it_and_says_so(installed: Installed, tmp_
     )
     manifest = json.loads((run_dir / "run.json").read_text())
     assert manifest["components"]["cache/eviction"] == {
-        "class": "interlock_example_lfu.policy.LFUEviction",
-        "distribution": "interlock-example-lfu",
+        "class": "interlock_example_lrfu.policy.LRFUEviction",
+        "distribution": "interlock-example-lrfu",
         "version": "0.1.0",
     }
     assert manifest["config"]["cache"]["eviction"]["half_life_s"] == 60.0

@@ -8,6 +8,7 @@ from interlock.core.capabilities import Capability, KeepsPages, Requirement, Sha
 from interlock.core.component import Component
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
+from interlock.plugins.cache.eviction import components as eviction_policies
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,6 @@ class NoIndexConfig:
     """No page outlives its request."""
 
     name: str = "none"
-
-
-@dataclass(frozen=True)
-class LRUConfig:
-    """The run unused for the longest time goes first."""
-
-    name: str = "lru"
-
-
-@dataclass(frozen=True)
-class FIFOConfig:
-    """The run indexed first goes first."""
-
-    name: str = "fifo"
 
 
 def _shares_pages(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
@@ -106,8 +93,5 @@ def components() -> list[Component]:
             "cache/index", "none", NoIndexConfig, f"{here}.none:build",
             "nothing is kept for later requests",
         ),
-        Component(
-            "cache/eviction", "lru", LRUConfig, f"{here}.lru:build", "least recently used first"
-        ),
-        Component("cache/eviction", "fifo", FIFOConfig, f"{here}.fifo:build", "oldest first"),
+        *eviction_policies(),
     ]  # fmt: skip

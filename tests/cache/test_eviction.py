@@ -1,4 +1,4 @@
-"""LRU and FIFO keep the contract and let runs go in the order their names promise."""
+"""Policies that rank runs keep the contract and let runs go in the order their names promise."""
 
 import random
 
@@ -6,8 +6,10 @@ import pytest
 
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.testing.eviction_contract import EvictionContract, a_run, drain
-from interlock.plugins.cache.fifo import FIFOEviction
-from interlock.plugins.cache.lru import LRUEviction
+from interlock.plugins.cache.eviction.fifo import FIFOEviction
+from interlock.plugins.cache.eviction.length_aware import LengthAwareEviction
+from interlock.plugins.cache.eviction.lfu import LFUEviction
+from interlock.plugins.cache.eviction.lru import LRUEviction
 
 
 class TestLRUEviction(EvictionContract):
@@ -44,6 +46,48 @@ class TestFIFOEviction(EvictionContract):
         policy.add(new)
         policy.add(old_but_used)
         assert drain(policy) == [old_but_used, new]
+
+
+class TestLFUEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return LFUEviction()
+
+    def test_run_used_least_goes_first_and_of_equals_the_one_unused_for_longest(self) -> None:
+        policy = LFUEviction()
+        often = a_run(0, created_s=0.0, uses=5)
+        old, new = a_run(1, created_s=1.0, uses=2), a_run(2, created_s=2.0, uses=2)
+        for run in (often, new, old):
+            policy.add(run)
+        assert drain(policy) == [old, new, often]
+
+
+class TestAgingLFUEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return LFUEviction(aging=True)
+
+    def test_old_favourite_goes_once_as_much_was_evicted_as_it_was_used(self) -> None:
+        """The favourite's key stays 3; that of a newcomer is 1 more than the last evicted's."""
+        policy, alive = LFUEviction(aging=True), []
+        favourite = a_run(0, uses=3)
+        policy.add(favourite)
+        for number in range(1, 9):
+            policy.add(a_run(number, created_s=float(number)))
+            alive.append(policy.choose() is not favourite)
+        assert alive == [True, True, False, True, True, True, True, True]
+
+
+class TestLengthAwareEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return LengthAwareEviction()
+
+    def test_of_runs_used_as_often_the_one_that_ends_deepest_goes_first(self) -> None:
+        policy = LengthAwareEviction()
+        early = a_run(0, depth_pages=0, pages=9, last_used_s=9.0)
+        late = a_run(9, depth_pages=8, pages=2, last_used_s=1.0)
+        used = a_run(11, depth_pages=50, uses=2)
+        for run in (used, early, late):
+            policy.add(run)
+        assert drain(policy) == [late, early, used]
 
 
 @pytest.mark.parametrize("policy_class", [LRUEviction, FIFOEviction])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from interlock.core.prefix_index import Inserted
-from interlock.plugins.cache.lru import LRUEviction
+from interlock.plugins.cache.eviction.lru import LRUEviction
 from interlock.plugins.cache.paged import PagedAllocator
 from interlock.plugins.cache.radix import RadixIndex
 from tests.engine.breaking import stopped

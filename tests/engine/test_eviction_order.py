@@ -3,7 +3,7 @@
 import pytest
 
 from interlock.core.prefix_index import Run
-from interlock.plugins.cache.lru import LRUEviction
+from interlock.plugins.cache.eviction.lru import LRUEviction
 from tests.engine.serving import Client, asking, build, registry_with, serve, tokens
 
 

@@ -18,8 +18,8 @@ from interlock.core.testing.integrity import check_cache, check_written
 from interlock.core.token_sequence import TokenSequence
 from interlock.plugins.cache.block_hash import BlockHashIndex
 from interlock.plugins.cache.contiguous import ContiguousAllocator
-from interlock.plugins.cache.fifo import FIFOEviction
-from interlock.plugins.cache.lru import LRUEviction
+from interlock.plugins.cache.eviction.fifo import FIFOEviction
+from interlock.plugins.cache.eviction.lru import LRUEviction
 from interlock.plugins.cache.none import NoIndex
 from interlock.plugins.cache.paged import PagedAllocator
 from interlock.plugins.cache.radix import RadixIndex

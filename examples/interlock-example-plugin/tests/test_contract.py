@@ -4,27 +4,27 @@ import math
 import random
 
 import pytest
-from interlock_example_lfu import LFUConfig
-from interlock_example_lfu.policy import LFUEviction
+from interlock_example_lrfu import LRFUConfig
+from interlock_example_lrfu.policy import LRFUEviction
 
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.testing.eviction_contract import EvictionContract, a_run, drain
 
 
-class TestLFUEviction(EvictionContract):
+class TestLRFUEviction(EvictionContract):
     def make(self) -> EvictionPolicy:
-        return LFUEviction()
+        return LRFUEviction()
 
 
-class TestLFUEvictionWithoutFading(EvictionContract):
+class TestLRFUEvictionWithoutFading(EvictionContract):
     def make(self) -> EvictionPolicy:
-        return LFUEviction(half_life_s=math.inf, min_uses=0)
+        return LRFUEviction(half_life_s=math.inf, min_uses=0)
 
 
 @pytest.mark.parametrize("half_life_s", [0.5, 10.0, math.inf])
 def test_order_is_that_of_the_faded_use_counts(half_life_s: float) -> None:
     draw = random.Random(3)
-    policy = LFUEviction(half_life_s, min_uses=0)
+    policy = LRFUEviction(half_life_s, min_uses=0)
     weights = {}
     for number in range(60):
         times = sorted(draw.uniform(0, 30) for _ in range(draw.randint(1, 6)))
@@ -41,7 +41,7 @@ def test_order_is_that_of_the_faded_use_counts(half_life_s: float) -> None:
 
 
 def test_run_used_too_few_times_goes_before_an_old_favourite() -> None:
-    policy = LFUEviction(half_life_s=1.0, min_uses=2)
+    policy = LRFUEviction(half_life_s=1.0, min_uses=2)
     favourite = a_run(0, created_s=0.0, uses=5)
     seen_once = a_run(1, created_s=100.0, uses=1)
     policy.add(favourite)
@@ -53,4 +53,4 @@ def test_run_used_too_few_times_goes_before_an_old_favourite() -> None:
 def test_option_out_of_range_is_named_with_its_value(options: dict[str, float]) -> None:
     (name,) = options
     with pytest.raises(ValueError, match=f"{name}={options[name]}"):
-        LFUConfig(**options)
+        LRFUConfig(**options)

@@ -3,7 +3,7 @@
 from interlock.core.component import BuildContext
 from interlock.core.eviction import RankedEviction
 from interlock.core.prefix_index import Run
-from interlock.plugins.cache import LRUConfig
+from interlock.plugins.cache.eviction import LRUConfig
 
 
 class LRUEviction(RankedEviction):

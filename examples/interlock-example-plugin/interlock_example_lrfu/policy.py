@@ -5,12 +5,12 @@ import math
 from interlock.core.component import BuildContext
 from interlock.core.eviction import RankedEviction
 from interlock.core.prefix_index import Run
-from interlock_example_lfu import LFUConfig
+from interlock_example_lrfu import LRFUConfig
 
 _WEIGHT = "log2_weight"
 
 
-class LFUEviction(RankedEviction):
+class LRFUEviction(RankedEviction):
     """The run with the smallest sum over its uses of 2 ** (-age of the use / half-life) goes first.
 
     This is LRFU (Lee et al., IEEE Transactions on Computers 50(12), 2001): close to LRU for a short
@@ -40,6 +40,6 @@ class LFUEviction(RankedEviction):
         return run.state.setdefault(_WEIGHT, run.created_s / self._half_life_s)
 
 
-def build(config: LFUConfig, _context: BuildContext) -> LFUEviction:
+def build(config: LRFUConfig, _context: BuildContext) -> LRFUEviction:
     """The policy without candidates."""
-    return LFUEviction(config.half_life_s, config.min_uses)
+    return LRFUEviction(config.half_life_s, config.min_uses)

@@ -1,4 +1,4 @@
-"""An Interlock plugin: the eviction policy `lfu`."""
+"""An Interlock plugin: the eviction policy `lrfu`."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ INTERLOCK_CONTRACT = 1
 
 
 @dataclass(frozen=True)
-class LFUConfig:
+class LRFUConfig:
     """Runs used least often go first; uses fade with time."""
 
-    name: str = "lfu"
+    name: str = "lrfu"
     half_life_s: float = option(
         600.0, "a use counts half after this many seconds (.inf: uses never fade, plain LFU)"
     )
@@ -33,9 +33,9 @@ def interlock_components() -> list[Component]:
     return [
         Component(
             seam="cache/eviction",
-            name="lfu",
-            config=LFUConfig,
-            build="interlock_example_lfu.policy:build",
+            name="lrfu",
+            config=LRFUConfig,
+            build="interlock_example_lrfu.policy:build",
             summary="least frequently used first, uses fade with time",
         )
     ]
