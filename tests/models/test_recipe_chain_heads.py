@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from interlock.models.recipe.drafters import KINDS, eagle3, head_class, hydra, medusa
 from interlock.models.recipe.drafters.facts import Window
+from interlock.models.recipe.drafters.fusion import TapFusion, default_taps
 from tests.models.recipe_windows import UNUSED, facts, randomise, window
 
 TOLERANCE = 1e-5  # relative; fp32 sums in another order, a few steps deep
@@ -72,8 +73,14 @@ def close(found, wanted):
     return (found.double() - wanted).norm() < TOLERANCE * wanted.norm()
 
 
+def eagle3_head(**options):
+    head = eagle3.Head(facts(), intermediate=24, **options)
+    head.fc(window().taps_BTXE)  # finds the scale of each tap
+    return randomise(head)
+
+
 def test_the_training_time_test_is_real_chains_with_a_cache():
-    head, given = randomise(eagle3.Head(facts(), intermediate=24)), window()
+    head, given = eagle3_head(), window()
     unrolled = head.unroll(given, 4)
     for last in range(TOKENS - 1):
         steps = min(4, TOKENS - 1 - last)
@@ -88,7 +95,7 @@ def cross_entropy(logits, law):
 def test_the_loss_is_that_of_the_chains_over_the_draft_vocabulary():
     masked = [(0, 3), (1, 8)]
     given = window(masked=masked)
-    head = randomise(eagle3.Head(facts(), intermediate=24, ttt=3, draft_vocab_size=7))
+    head = eagle3_head(ttt=3, draft_vocab_size=7)
     known = head.draft_ids.tolist()
     assert UNUSED not in known
     assert len(known) == 7
@@ -192,7 +199,7 @@ def test_a_draft_reads_features_before_its_anchor_and_tokens_up_to_the_draft_bef
 
 
 def test_eagle3_files_have_the_published_names_and_map_drafts_to_tokens(tmp_path):
-    head = randomise(eagle3.Head(facts(), intermediate=24, draft_vocab_size=7))
+    head = eagle3_head(draft_vocab_size=7)
     head.save(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     layer = [f"self_attn.{n}_proj" for n in "qkvo"] + [f"mlp.{n}_proj" for n in ("gate", "up")]
@@ -214,9 +221,50 @@ def test_eagle3_files_have_the_published_names_and_map_drafts_to_tokens(tmp_path
     assert head.taps == (1, 3, 4)
 
 
+def test_saved_eagle3_weights_make_the_same_drafts(tmp_path):
+    head, data = eagle3_head(), window()
+    before = head.unroll(data, 3)[2]
+    head.round_weights()
+    assert (head.unroll(data, 3)[2] - before).norm() < 0.05 * before.norm()
+    head.save(tmp_path)
+    again = eagle3.Head(facts(), intermediate=24)
+    tensors = {n: t.float() for n, t in load_file(tmp_path / "model.safetensors").items()}
+    again.fc.set_weight(tensors.pop("fc.weight"))
+    own = {n: t for n, t in tensors.items() if n not in ("d2t", "t2d")}
+    assert "lm_head.weight" not in own  # the target's
+    with torch.no_grad():
+        again.lm_head.weight.copy_(head.lm_head.weight)
+    again.load_state_dict(again.state_dict() | own)
+    assert torch.equal(head.guess(data), again.guess(data))
+    assert torch.equal(head.unroll(data, 3)[2], again.unroll(data, 3)[2])
+
+
+def test_eagle3_keeps_the_targets_rows_of_the_tokens_that_it_can_draft():
+    head = eagle3.Head(facts(), intermediate=24, draft_vocab_size=7)
+    assert torch.equal(head.lm_head.weight, facts().head_VE[head.draft_ids])
+    assert not head.lm_head.weight.requires_grad
+    loss, _ = head.loss(window())
+    loss.backward()
+    trained = [n for n, p in head.named_parameters() if p.grad is not None]
+    assert "fc.matrix.weight" in trained
+    assert set(trained) == {n for n, _ in head.named_parameters()} - {"lm_head.weight"}
+
+
+def test_taps_of_any_size_count_alike_in_training_and_are_stored_as_they_come():
+    taps_BTXE = torch.randn(2, 50, 3, 16) * torch.tensor([2.0, 30.0, 400.0])[:, None]
+    taps_BTXE[:, 0] *= 1000  # as the first rows of many models are
+    fusion = TapFusion(3, 16)
+    assert torch.equal(fusion.weight, fusion.matrix.weight)  # nothing is known of the taps yet
+    fused = fusion(taps_BTXE)
+    sizes = (taps_BTXE * fusion.scale_X[:, None])[:, 1:].square().mean((0, 1, 3)).sqrt()
+    assert all(0.8 < size < 1.25 for size in sizes.tolist())
+    raw = taps_BTXE.double().flatten(2) @ fusion.weight.double().T
+    assert close(fused, raw)
+
+
 @pytest.mark.parametrize("layers", range(1, 40))
 def test_taps_are_different_layers_and_never_the_last_of_several(layers):
-    taps = eagle3.default_taps(layers)
+    taps = default_taps(layers)
     assert list(taps) == sorted(set(taps))
     assert all(0 <= tap < max(1, layers - 1) for tap in taps)
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from interlock.models.recipe.drafters.facts import TargetFacts
 from interlock.models.recipe.tokenizer import encode_documents
 from tests.models.recipe_windows import windows_of
 
-PROMPTS, PROMPT, ANSWER = 12, 64, 48
+PROMPTS, PROMPT, ANSWER = 24, 64, 48
 LONGEST_TRAINING_S = 900
 SMALLER_SAMPLE = 0.8
 """Fewer and shorter answers than the report's may do that much worse."""
@@ -93,10 +94,13 @@ def loaded(kind, target, folder, target_config):
     elif kind.module is mtp:
         prefix = f"model.layers.{target.shape.layers}."
         head.layer.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items()})
-    elif kind.module in (eagle3, medusa, hydra):
-        head.token_scale = 1.0  # Hydra's: it is a part of the stored matrices
+    elif kind.module is eagle3:
+        head.fc.set_weight(tensors.pop("fc.weight"))
         own = {n: t for n, t in tensors.items() if n not in ("d2t", "t2d")}
-        head.load_state_dict(own)
+        head.load_state_dict(head.state_dict() | own)
+    elif kind.module in (medusa, hydra):
+        head.token_scale = 1.0  # Hydra's: it is a part of the stored matrices
+        head.load_state_dict(tensors)
     else:
         for part in ("markov_head", "confidence_head"):
             own = {n[len(part) + 1 :]: tensors.pop(n) for n in list(tensors) if part in n}
@@ -104,6 +108,19 @@ def loaded(kind, target, folder, target_config):
                 getattr(head, part).load_state_dict(own)
         head.network.take(tensors)
     return head
+
+
+@cache
+@torch.no_grad()
+def answered(directory):
+    """The target, its greedy answers to held-out prompts, and what it computes over them."""
+    target = load_decoder(directory).requires_grad_(False)
+    text = (directory / "held_out.txt").read_text()
+    ids = encode_documents(Tokenizer.from_file(str(directory / "tokenizer.json")), [text])
+    places = torch.linspace(0, len(ids) - PROMPT, PROMPTS).long().tolist()
+    prompts = torch.stack([ids[place : place + PROMPT] for place in places])
+    answers = continue_prompts(target, prompts, ANSWER, torch.zeros(PROMPTS))
+    return target, answers, windows_of(target, answers)
 
 
 @pytest.mark.parametrize(("name", "kind"), SHIPPED)
@@ -115,15 +132,10 @@ def test_a_shipped_head_drafts_about_as_well_as_its_report_says(name, kind):
     assert drafts == min(7, len(report["agreement"]))
     assert report["acceptance"]["emitted_per_pass"] >= kind.least
 
-    target = load_decoder(directory).requires_grad_(False)
-    text = (directory / "held_out.txt").read_text()
-    ids = encode_documents(Tokenizer.from_file(str(directory / "tokenizer.json")), [text])
-    places = torch.linspace(0, len(ids) - PROMPT, PROMPTS).long().tolist()
-    prompts = torch.stack([ids[place : place + PROMPT] for place in places])
-    answers = continue_prompts(target, prompts, ANSWER, torch.zeros(PROMPTS))
+    target, answers, windows = answered(directory)
     target_config = json.loads((directory / "config.json").read_text())
     head = loaded(kind, target, directory / kind.folder, target_config)
-    guess = head.guess(windows_of(target, answers))
+    guess = head.guess(windows)
     matches = torch.zeros_like(guess, dtype=torch.bool)
     for k in range(guess.shape[2]):
         wanted = answers[:, 1 + k :]

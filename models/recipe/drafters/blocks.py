@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from interlock.models.recipe.drafters.fusion import TapFusion
 from interlock.models.recipe.network import RMSNorm, Shape, SwiGLU, rope_table, rotate_halves
 
 
@@ -54,38 +55,6 @@ class BlockShape:
             "max_position_embeddings": self.max_positions,
             "torch_dtype": "bfloat16",
         }
-
-
-class TapFusion(nn.Module):
-    """fc(cat of the tapped layers), each tap brought to unit size while training.
-
-    Later layers write larger residual streams; one matrix over raw taps would learn the last one
-    first. `scale_X` is found from the first training windows; `weight` is the published matrix.
-    """
-
-    scale_X: Tensor
-
-    def __init__(self, taps: int, hidden: int) -> None:
-        super().__init__()
-        self.matrix = nn.Linear(taps * hidden, hidden, bias=False)
-        self.register_buffer("scale_X", torch.zeros(taps), persistent=False)
-
-    def forward(self, taps_BTXE: Tensor) -> Tensor:
-        """[B, T, E]."""
-        if not self.scale_X.any():
-            self.scale_X.copy_(taps_BTXE.float().square().mean((0, 1, 3)).rsqrt())
-        return self.matrix((taps_BTXE.float() * self.scale_X[:, None]).flatten(2))
-
-    @property
-    def weight(self) -> Tensor:
-        """[E, X E], for taps as the target writes them."""
-        hidden = self.matrix.out_features
-        return self.matrix.weight * self.scale_X.repeat_interleave(hidden)
-
-    def set_weight(self, weight: Tensor) -> None:
-        """Take the published matrix."""
-        self.scale_X.fill_(1.0)
-        self.matrix.weight.data.copy_(weight)
 
 
 class BlockAttention(nn.Module):

@@ -26,9 +26,9 @@ from interlock.models.recipe.drafters.blocks import (
     unused_token,
     weighted_mean,
 )
-from interlock.models.recipe.drafters.eagle3 import default_taps
 from interlock.models.recipe.drafters.facts import Drafter, TargetFacts, Window
 from interlock.models.recipe.drafters.files import write_head
+from interlock.models.recipe.drafters.fusion import default_taps
 
 ROWS_AT_ONCE = 4096
 """Rows of blocks that run at once while guessing: their logits are the largest tensor."""

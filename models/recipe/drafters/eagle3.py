@@ -24,14 +24,10 @@ from interlock.models.recipe.drafters.facts import (
     soft_cross_entropy,
 )
 from interlock.models.recipe.drafters.files import layer_config, write_head
+from interlock.models.recipe.drafters.fusion import TapFusion, default_taps
 from interlock.models.recipe.network import GroupedQueryAttention, RMSNorm, SwiGLU
 
 STEP_DECAY = 0.8
-
-
-def default_taps(layers: int) -> tuple[int, ...]:
-    """A low, the middle and a high layer; never the last, whose output others store normed."""
-    return tuple(sorted({max(0, min(layer, layers - 2)) for layer in (1, layers // 2, layers - 2)}))
 
 
 class MidLayer(nn.Module):
@@ -57,6 +53,7 @@ class Head(Drafter):
     """The EAGLE-3 head; parameter names are the checkpoint's."""
 
     kind = "eagle3"
+    default_steps = 1800
     lr_scale = 2.0
     depth = 7
 
@@ -69,7 +66,7 @@ class Head(Drafter):
         draft_vocab_size: int = 0,
     ) -> None:
         """`ttt` drafting steps to unroll; MLP size (0: twice the hidden size); tokens that can be
-        drafted, the most frequent ones (0: all).
+        drafted, the most frequent ones (0: all). Their rows of the target's output matrix are kept.
         """
         super().__init__()
         if not 1 <= ttt <= self.depth:
@@ -83,7 +80,7 @@ class Head(Drafter):
         self.taps = default_taps(target.layers)
         self.intermediate = intermediate or 2 * target.hidden
         self.draft_ids = most_frequent(target.counts_V, draft_vocab_size or target.vocab_size)
-        self.fc = nn.Linear(len(self.taps) * target.hidden, target.hidden, bias=False)
+        self.fc = TapFusion(len(self.taps), target.hidden)
         self.midlayer = MidLayer(target, self.intermediate)
         self.norm = RMSNorm(target.hidden, target.norm_eps)
         self.lm_head = nn.Linear(target.hidden, len(self.draft_ids), bias=False)
@@ -92,13 +89,16 @@ class Head(Drafter):
                 nn.init.normal_(weight, std=0.02)
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(weight)
-        self.fc.weight.data[:, -target.hidden :] += torch.eye(target.hidden)  # the high layer
+        self.fc.matrix.weight.data[:, -target.hidden :] += torch.eye(
+            target.hidden
+        )  # the high layer
         self.lm_head.weight.data.copy_(target.head_VE[self.draft_ids])
+        self.lm_head.requires_grad_(False)
         self.norm.weight.data.copy_(target.norm_E)
 
     def unroll(self, window: Window, steps: int) -> list[Tensor]:
         """Outputs [B, T, E] of the layer: step k's row c is for the token at c + 2 + k."""
-        g = self.fc(window.taps_BTXE.flatten(2))
+        g = self.fc(window.taps_BTXE)
         seen: list[KeyValues] = []
         outputs = []
         for step in range(steps):
@@ -143,8 +143,16 @@ class Head(Drafter):
         ]
         return torch.stack(drafts, dim=-1).roll(1, dims=1)
 
+    def round_weights(self) -> None:
+        """As for every head; the scales of the taps become part of the matrix first."""
+        self.fc.set_weight(self.fc.weight.detach())
+        super().round_weights()
+
     def save(self, folder: Path) -> None:
-        """The layout of SafeAILab/EAGLE and SpecForge; the embedding is the target's."""
+        """The layout of SafeAILab/EAGLE and SpecForge; what is the target's is left out.
+
+        That is the embedding and, where all tokens can be drafted, the output matrix.
+        """
         config = {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
@@ -158,7 +166,10 @@ class Head(Drafter):
         known = torch.zeros(self.target.vocab_size, dtype=torch.bool)
         known[self.draft_ids] = True
         offsets = self.draft_ids - torch.arange(len(self.draft_ids))
-        write_head(folder, config, {**self.state_dict(), "d2t": offsets, "t2d": known})
+        shared = ("fc.", "lm_head.") if len(self.draft_ids) == self.target.vocab_size else ("fc.",)
+        named = {n: w for n, w in self.state_dict().items() if not n.startswith(shared)}
+        named |= {"fc.weight": self.fc.weight, "d2t": offsets, "t2d": known}
+        write_head(folder, config, named)
 
 
 def most_frequent(counts_V: Tensor, size: int) -> Tensor:
