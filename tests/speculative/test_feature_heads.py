@@ -278,6 +278,17 @@ def test_a_chain_longer_than_the_stored_heads_is_refused(tmp_path):
         load("medusa", head, num_drafts=3, tree=CHAIN)
 
 
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_a_chain_has_a_draft_for_each_stored_head_unless_told_otherwise(tmp_path, heads):
+    head = write(tmp_path, MedusaOracle(heads=heads).tensors("legacy"))
+    assert load("medusa", head, num_drafts=None).num_drafts == heads
+    assert load("medusa", head, num_drafts=1).num_drafts == 1
+    paths = ((0,), (1,), (2,))
+    assert load("medusa", head, num_drafts=None, tree=paths).num_drafts == 3
+    with pytest.raises(ConfigError, match="tree=auto takes the likeliest nodes: set num_drafts"):
+        load("medusa", head, num_drafts=None, tree="auto")
+
+
 def test_a_rank_beyond_what_heads_know_is_refused(tmp_path):
     tensors = MedusaOracle(tokens=2).tensors("vllm") | {"token_map": np.array([3, 4])}
     with pytest.raises(ConfigError, match="tree has rank 2, but the heads know 2 tokens"):

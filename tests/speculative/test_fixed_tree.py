@@ -71,12 +71,13 @@ def test_all_problems_of_the_options_are_reported_at_once(kind):
 
 def test_a_tree_says_how_many_candidates_it_has():
     with pytest.raises(ConfigError, match=r"num_drafts=3 but tree has 2 paths: set num_drafts=2"):
-        MedusaConfig(tree=((0,), (1,)))
-    assert MedusaConfig(num_drafts=2, tree=((0,), (1,))).tree == ((0,), (1,))
+        MedusaConfig(num_drafts=3, tree=((0,), (1,)))
+    for count in (2, None):
+        assert MedusaConfig(num_drafts=count, tree=((0,), (1,))).tree == ((0,), (1,))
 
 
 def test_drawn_candidates_are_chains():
     with pytest.raises(ConfigError, match="proposal=sampled draws chains only"):
-        MedusaConfig(proposal="sampled", tree="auto")
+        MedusaConfig(num_drafts=4, proposal="sampled", tree="auto")
     with pytest.raises(ConfigError, match="tree=bush is neither chain nor auto"):
         HydraConfig(tree="bush")

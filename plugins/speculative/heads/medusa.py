@@ -33,8 +33,8 @@ class HeadsOptions(Protocol):
         """The component's."""
 
     @property
-    def num_drafts(self) -> int:
-        """Candidates."""
+    def num_drafts(self) -> int | None:
+        """Candidates; None: one for each head of a chain, or for each path."""
 
     @property
     def proposal(self) -> str:
@@ -48,8 +48,8 @@ class HeadsOptions(Protocol):
 def drafter(config: HeadsOptions, heads: FeatureHeads) -> FeatureHeadsDrafter:
     """The drafter with these heads. ConfigError for a tree that they cannot fill."""
     if config.tree == CHAIN:
-        tree = FixedTree.chain(config.num_drafts)
-    elif config.tree == AUTO:
+        tree = FixedTree.chain(config.num_drafts or heads.count)
+    elif config.tree == AUTO and config.num_drafts is not None:
         tree = FixedTree.best(config.num_drafts, heads.count)
     else:
         tree = FixedTree.of(path for path in config.tree if not isinstance(path, str))

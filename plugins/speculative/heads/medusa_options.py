@@ -40,13 +40,15 @@ TREE = option(
 class HeadsConfig:
     """What Medusa and Hydra heads have in common."""
 
-    num_drafts: int = option(3, "candidates per request and step; of a chain, at most the heads")
+    num_drafts: int | None = option(
+        None, "candidates per request and step, in a chain at most the heads; null: all heads"
+    )
     proposal: str = option("greedy", "greedy: most likely tokens; sampled: drawn, with their laws")
     tree: Tree = TREE
 
     def __post_init__(self) -> None:
-        problems = count_problems(self.num_drafts) + proposal_problems(self.proposal)
-        problems += _tree_problems(self.tree, self.num_drafts)
+        problems = [] if self.num_drafts is None else count_problems(self.num_drafts)
+        problems += proposal_problems(self.proposal) + _tree_problems(self.tree, self.num_drafts)
         if self.proposal == "sampled" and self.tree != CHAIN:
             problems.append(
                 "proposal=sampled draws chains only: set tree=chain, or proposal=greedy"
@@ -135,13 +137,15 @@ def components() -> list[Component]:
     ]  # fmt: skip
 
 
-def _tree_problems(tree: Tree, num_drafts: int) -> list[str]:
+def _tree_problems(tree: Tree, num_drafts: int | None) -> list[str]:
     if isinstance(tree, str):
+        if tree == AUTO and num_drafts is None:
+            return ["tree=auto takes the likeliest nodes: set num_drafts, 16 for example"]
         known = f"tree={tree} is neither {CHAIN} nor {AUTO} nor a list of paths, [[0],[1],[0,0]]"
         return [] if tree in (CHAIN, AUTO) else [known]
     if problems := path_problems(tree):
         return problems
-    if len(tree) == num_drafts:
+    if num_drafts in (None, len(tree)):
         return []
     return [f"num_drafts={num_drafts} but tree has {len(tree)} paths: set num_drafts={len(tree)}"]
 
