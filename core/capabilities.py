@@ -144,6 +144,14 @@ class ReturnsLogprobs(Feature):
 
 
 @dataclass(frozen=True)
+class RunsBeams(Feature):
+    """Outputs of a request may continue each other's: nobody follows them one by one."""
+
+    seam = "spec"
+    lack = "drafts along one output; beams need spec=none"
+
+
+@dataclass(frozen=True)
 class EditsLogits(Feature):
     """Penalties, biases and masks change the law that tokens are drawn from."""
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from interlock.core.batch import NO_DRAFT, Ints, StepPlan, StepResult
+from interlock.core.beams import BeamGroup
 from interlock.core.bookkeeping import book_drafts, book_prompt, book_rows, outcome
 from interlock.core.draft_rules import DraftRules
 from interlock.core.errors import RequestError
@@ -57,6 +58,7 @@ class EngineCore:
         self._groups: dict[RequestId, SampleGroup] = {}
         self._num_lives = 0
         self._held: list[SampleGroup] = []
+        self._searching: dict[RequestId, BeamGroup] = {}
         self._may_end = np.zeros(intake.vocab_size, dtype=np.bool_)
         """Tokens that end some request."""
         self._flights: deque[tuple[StepPlan, PlannedRows]] = deque()
@@ -80,13 +82,19 @@ class EngineCore:
         try:
             max_length = self.intake.check(request, self.cache)
             edits = [self.intake.edits(request) for _ in range(request.sampling.samples)]
+            search = self.intake.search(request, max_length)
         except RequestError as error:
             record = _record(request, seed, 0)
             _close(record, Status.FAILED, FinishReason.ERROR, None, str(error))
             self._outputs.append(RequestOutput(request_id, request.index, (), record))
             return
-        self._groups[request_id] = group = SampleGroup(request_id, request.sampling)
-        request, keys = with_laws(request), (self.cache.page_size, self.drafts.lookback_tokens)
+        group = SampleGroup(request_id, request.sampling)
+        if search is not None:
+            group = BeamGroup(request_id, request.sampling, search=search)
+            self._searching[request_id] = group
+        self._groups[request_id] = group
+        request = with_laws(request, search.looked_at if search else None)
+        keys = self.cache.page_size, self.drafts.lookback_tokens
         for sample in range(request.sampling.samples):
             record = _record(request, sample_seed(seed, sample), sample)
             live = Live(
@@ -110,7 +118,9 @@ class EngineCore:
             self._may_end[[id for id in live.stop_ids if id < self.intake.vocab_size]] = True
         first, *others = group.lives
         self.queues.enqueue(first)
-        if self.cache.shares_pages and others:
+        if search is not None:
+            self._searching[request_id].running = [first]
+        elif self.cache.shares_pages and others:
             group.held = others
             self._held.append(group)
         else:
@@ -218,6 +228,8 @@ class EngineCore:
         self._advance(rows, result, counted, counts, accepted)
         self._index(rows, counted, now_s)
         self._release()
+        if self._searching:
+            self._search(rows, result, counted, passes, now_s)
         for r in ends:
             live = rows.roster.lives[r]
             reason = finish_reason(live) if counts[r] else None
@@ -251,13 +263,17 @@ class EngineCore:
         for r in np.flatnonzero(~counted).tolist():
             self._leave(lives[r], now_s)
         for r, error in result.errors.items():
+            counted[r] &= not lives[r].ended
             if not counted[r]:
                 continue
             counted[r] = False
             if r in rows.drafts:
                 lives[r].draft, lives[r].draftless = NO_DRAFT, True
             else:
-                self._end(lives[r], Status.FAILED, FinishReason.ERROR, now_s, error)
+                for live in lives[r].group.lives if lives[r].group.searches else lives[r : r + 1]:
+                    self._end(live, Status.FAILED, FinishReason.ERROR, now_s, error)
+        if result.errors:
+            counted &= [not live.ended for live in lives]
 
     def _advance(
         self, rows: PlannedRows, result: StepResult, counted: Flags, counts: Ints, accepted: Ints
@@ -277,6 +293,24 @@ class EngineCore:
             for r in np.flatnonzero(counted).tolist():
                 draft = result.drafts.get(r, NO_DRAFT) if limits[r] else NO_DRAFT
                 lives[r].draft, lives[r].draftless = draft, False
+
+    def _search(
+        self, rows: PlannedRows, result: StepResult, counted: Flags, passes: Flags, now_s: float
+    ) -> None:  # fmt: skip
+        """Let the searches go on whose beams have all been computed."""
+        for r in np.flatnonzero(counted & rows.samples).tolist():
+            live = rows.roster.lives[r]
+            group = self._searching.get(live.group.id)
+            if group is None or not group.learn(live, result.logprobs.get(r, ()), bool(passes[r])):
+                continue
+            if group.advance(self.queues, now_s):
+                for one, reason in group.settle():
+                    self._end(one, Status.FINISHED, reason, now_s)
+                self.num_emitted += sum(
+                    len(one.record.output_token_ids)
+                    for one in group.lives
+                    if not one.record.dropped
+                )
 
     def _index(self, rows: PlannedRows, counted: Flags, now_s: float) -> None:
         """Make the pages visible that are full now."""
@@ -304,6 +338,7 @@ class EngineCore:
         self._outputs += live.group.end(live, text, now_s)
         if live.group.ended:
             del self._groups[live.group.id]
+            self._searching.pop(live.group.id, None)
         self._release()
         if live.holding is not None and live.in_flight:
             live.running.ended[live.holding.slot] = True

@@ -31,6 +31,8 @@ def emitted(
 
 
 def _until_end(live: Live, tokens: tuple[int, ...]) -> int:
+    if live.group.searches:
+        return 0
     ends = [place for place, token in enumerate(tokens) if token in live.stop_ids]
     tokens = tokens[: ends[0] + 1 if ends else None]
     return len(tokens) if live.text is None else live.text.push(tokens, live.stop_ids)

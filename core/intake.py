@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from interlock.core.adapters import AdapterSet
+from interlock.core.beam_search import BeamSearch
 from interlock.core.capabilities import EditsLogits, Feature, FollowsGrammars, MakesText
 from interlock.core.errors import RequestError, shown
 from interlock.core.kv_cache import KVCache
@@ -19,6 +20,7 @@ from interlock.core.stop_text import OutputText
 from interlock.core.structured import Matcher, StructuredOutput
 from interlock.core.text import TextCodec
 
+_EDITING = (EditsLogits(), FollowsGrammars())
 HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
 
 
@@ -121,10 +123,30 @@ class Intake:
         stream = codec.detokenizer(request.prompt_token_ids)
         return OutputText(stream, wanted.stop, wanted.include_stop, opening, wanted.min_tokens)
 
+    def search(self, request: Request, max_length: int) -> BeamSearch | None:
+        """The beam search that a request asks for, up to a length of prompt and output.
+
+        Raises:
+            RequestError: the vocabulary has too few tokens for so many beams.
+        """
+        params = request.sampling
+        if params.beam_width == 1:
+            return None
+        stop_ids = self.stop_ids(request)
+        search = BeamSearch(params, stop_ids, max_length - request.num_prompt_tokens)
+        if search.looked_at > self.vocab_size:
+            raise refuse(
+                request,
+                f"beam_width={params.beam_width} ranks {search.looked_at} tokens after a beam "
+                f"({len(stop_ids)} may end the output); the vocabulary has {self.vocab_size}",
+            )
+        return search
+
     def edits(self, request: Request) -> LogitEdits | None:
         """What changes the request's logits; None if nothing does. RequestError: it cannot."""
-        if {EditsLogits(), FollowsGrammars()}.isdisjoint(f for _, f in asked(request)):
-            return None
+        features = {feature for _, feature in asked(request)}
+        if request.sampling.beam_width > 1 or features.isdisjoint(_EDITING):
+            return None  # a beam search leaves out tokens itself
         prompt, ends = np.array(request.prompt_token_ids, dtype=np.int64), self.stop_ids(request)
         matcher = self._matcher(request, ends)
         return LogitEdits(request.sampling, self.vocab_size, ends, prompt, matcher)

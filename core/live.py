@@ -67,6 +67,11 @@ class Live:
         return int(self.running.computed[self.holding.slot]) if self.holding else 0
 
     @property
+    def rests(self) -> bool:
+        """True while it has pages and nothing to compute: a beam that waits for the others."""
+        return self.holding is not None and self.computed == self.sequence.length
+
+    @property
     def in_flight(self) -> bool:
         """True while a step that holds it is under way."""
         return self.holding is not None and bool(self.running.in_flight[self.holding.slot])

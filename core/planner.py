@@ -36,6 +36,8 @@ class Planner:
         queues, running = self.queues, self.queues.columns
         ready = queues.ready()
         pending = running.length[ready] - running.computed[ready]
+        if not pending.all():  # some rest
+            ready, pending = ready[pending > 0], pending[pending > 0]
         decoding = (pending == 1) & (running.length[ready] > running.prompt[ready])
         decodes = ready[decoding]
         prefills = [running.at(slot) for slot in ready[~decoding].tolist()]
@@ -53,6 +55,8 @@ class Planner:
                 break
             self._fill(step, decodes, prefills, budget)
             asked = len(decodes) + len(prefills)
+        if step.empty and not running.in_flight.any() and queues.release(now_s):
+            return self.plan(now_s)
         if matches and step.empty and not queues.running:
             raise queues.no_progress(queues.waiting[0])
         return None if step.empty else step.planned()

@@ -4,6 +4,7 @@ The oldest admitted request is never a victim, so whoever was admitted can finis
 """
 
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,37 @@ class Queues:
         live.holding, self._order = None, None
         del self.running[live.id]
 
+    def extend(self, live: Live, token: int, now_s: float) -> None:
+        """One more token for a request that had none pending; it may have lost its pages."""
+        live.record.output_token_ids.append(token)
+        if live.holding is None:
+            live.refresh_view()
+            self.enqueue(live)
+            return
+        self.columns.length[live.holding.slot] += 1
+        self.columns.last[live.holding.slot] = token
+
+    def restart(self, live: Live, output: Sequence[int], now_s: float) -> None:
+        """Another output for a request, up to a token that nobody computed; it waits for pages."""
+        if live.holding is not None:
+            self._stop(live, live.holding, now_s)
+        live.sequence.rewrite(output)
+        live.high_water = live.sequence.length - 1
+        live.record.status = Status.WAITING
+        live.refresh_view()
+        self.enqueue(live)
+
+    def release(self, now_s: float) -> bool:
+        """Take the pages of the youngest of the requests that rest; False if none does.
+
+        Whoever waits for pages can then start, so that those that rest need not wait for it.
+        """
+        resting = [live for live in self.running.values() if live.rests and not live.in_flight]
+        if not resting:
+            return False
+        self._preempt(max(resting, key=_age), now_s)
+        return True
+
     def load(
         self, now_s: float, admitted: int, room: list[tuple[int, int]], promised: list[int]
     ) -> Load:
@@ -154,7 +186,12 @@ class Queues:
             raise ContractError(
                 f"{type(self.policies.victim).__name__} chose {chosen}, no candidate"
             )
+        self._preempt(victim, now_s)
+        return victim
+
+    def _preempt(self, victim: Live, now_s: float) -> None:
         assert victim.holding is not None
+        rests = victim.rests
         self._stop(victim, victim.holding, now_s)
         victim.draft = NO_DRAFT
         victim.record.status = Status.PREEMPTED
@@ -162,8 +199,8 @@ class Queues:
         victim.view.preemptions += 1
         victim.refresh_view()
         self.counters.preemptions += 1
-        self.enqueue(victim)
-        return victim
+        if not rests:
+            self.enqueue(victim)
 
     def no_progress(self, live: Live) -> ContractError:
         """The error of an engine whose allocator cannot serve its only request."""

@@ -94,6 +94,8 @@ class RequestRecord:
     sample: int = 0
     status: Status = Status.WAITING
     finish_reason: FinishReason | None = None
+    beam_score: float | None = None
+    """Of a beam search: the output's log-probability over its length to the length penalty."""
     error: str | None = None
     seed: int | None = None
     turn: int | None = None

@@ -17,17 +17,17 @@ from interlock.core.options import plain
 from interlock.core.request import Request
 from interlock.core.sampling_params import SamplingParams
 
-FEATURES: dict[str, tuple[Any, Feature]] = {
-    field.name: (field.default, field.metadata["needs"])
+FEATURES: tuple[tuple[str, Any, Feature], ...] = tuple(
+    (field.name, field.default, feature)
     for field in fields(SamplingParams)
-    if "needs" in field.metadata
-}
-"""Field of SamplingParams -> its default, and what any other value needs."""
+    for feature in field.metadata.get("needs", ())
+)
+"""Field of SamplingParams, its default, and what any other value needs."""
 
 
 def asked(request: Request) -> Iterator[tuple[str, Feature]]:
     """Every feature that the request uses, with what uses it (`logprobs=3`)."""
-    for name, (default, feature) in FEATURES.items():
+    for name, default, feature in FEATURES:
         value = getattr(request.sampling, name)
         if value != default:
             yield f"{name}={shown(value)}", feature
@@ -37,16 +37,13 @@ def asked(request: Request) -> Iterator[tuple[str, Feature]]:
 
 def lacking(offered: Iterable[Capability], key_of: dict[str, str]) -> dict[Feature, str]:
     """Every feature that is not offered, with the reason; `key_of` is each seam's choice."""
-    known = {feature for _, feature in FEATURES.values()} | {TakesBlockIds()}
+    known = {feature for _, _, feature in FEATURES} | {TakesBlockIds()}
     return {f: f"{key_of[f.seam]} {f.lack}" for f in known.difference(offered)}
 
 
 def settings_requirements() -> list[Requirement]:
     """That the run's sampling defaults ask for nothing that the composition lacks."""
-    return [
-        partial(_offered, name, plain(default), feature)
-        for name, (default, feature) in FEATURES.items()
-    ]
+    return [partial(_offered, name, plain(default), feature) for name, default, feature in FEATURES]
 
 
 def _offered(name: str, default: Any, feature: Feature, composition: Composition) -> str | None:

@@ -1,15 +1,18 @@
 """The samples of one request: what they share, who starts when, and which are given out.
 
+The beams of a beam search are such samples as well (core/beams.py).
+
 Sample 0 computes the prompt; the others wait for it, then fork its pages: references to the full
 ones, a copy of the one that is partly filled, and their own computation of the prompt's last token.
 A sample for which no sibling holds those pages starts like any other request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import ClassVar
 
-from interlock.core.kv_cache import NO_PAGES, KVCache, Match
+from interlock.core.kv_cache import NO_PAGES, Holding, KVCache, Match
 from interlock.core.live import Live
 from interlock.core.request import Request, RequestId, RequestOutput, RequestRecord, Status
 from interlock.core.sampling_params import SamplingParams
@@ -19,6 +22,8 @@ from interlock.core.sampling_params import SamplingParams
 class SampleGroup:
     """All samples of one submitted request, in order."""
 
+    searches: ClassVar[bool] = False
+    """Whether their tokens are chosen together, from laws, rather than drawn for each."""
     id: RequestId
     sampling: SamplingParams
     """As submitted."""
@@ -47,6 +52,14 @@ class SampleGroup:
         held, self.held = self.held, []
         return held
 
+    def sources(self, live: Live) -> Iterator[tuple[Holding, int]]:
+        """Whose pages a waiting sample may start from, and up to which entry, best first."""
+        prompt = live.sequence.num_prompt
+        if live.sequence.length == prompt:
+            for other in self.lives:
+                if other.holding is not None and other.computed >= prompt:
+                    yield other.holding, live.sequence.shared_entries
+
     def give(
         self, record: RequestRecord, tokens: tuple[int, ...], text: str
     ) -> RequestOutput | None:
@@ -66,11 +79,11 @@ class SampleGroup:
         return self._selected(now_s) if self.ended else []
 
     def _selected(self, now_s: float) -> list[RequestOutput]:
-        """The n likeliest samples whole; after an abort none."""
+        """The n best samples whole; after an abort none."""
         records = [live.record for live in self.lives]
         done = [record for record in records if record.status is Status.FINISHED]
         aborted = any(record.status is Status.ABORTED for record in records)
-        best = [] if aborted else _likeliest(done)[: self.sampling.n]
+        best = [] if aborted else self.best(done)
         outputs = []
         for record in records:
             record.finished_s, record.dropped = now_s, record not in best
@@ -83,6 +96,10 @@ class SampleGroup:
                 record.chunk_times_s, record.chunk_sizes = [now_s], [len(tokens)]
             outputs.append(self._output(record, (), "", final=True))
         return outputs
+
+    def best(self, records: list[RequestRecord]) -> list[RequestRecord]:
+        """The n likeliest."""
+        return _likeliest(records)[: self.sampling.n]
 
     def _output(
         self, record: RequestRecord, tokens: tuple[int, ...], text: str, final: bool = False
@@ -105,10 +122,15 @@ def _likeliest(records: Sequence[RequestRecord]) -> list[RequestRecord]:
     return sorted(records, key=lambda record: -mean[tuple(record.output_token_ids)])
 
 
-def with_laws(request: Request) -> Request:
-    """The request with the log-probabilities that best_of chooses by, and that an echo shows."""
+def with_laws(request: Request, looked_at: int | None) -> Request:
+    """The request with the log-probabilities that it is chosen by, and that an echo shows.
+
+    `looked_at` is how many a beam search needs, None where there is no search.
+    """
     asked = request.sampling
     of_output = 0 if asked.selects and asked.logprobs is None else asked.logprobs
+    if looked_at is not None:
+        of_output = max(looked_at, of_output or 0)
     of_prompt = asked.prompt_logprobs
     if asked.echo and of_prompt is None:
         of_prompt = asked.logprobs
@@ -125,12 +147,12 @@ def usable_prefix(live: Live, cache: KVCache) -> Match:
     """
     if live.scores_prompt:
         return Match(NO_PAGES, 0)
-    if live.sequence.length == live.sequence.num_prompt:
-        for other in live.group.lives:
-            if other.holding is not None and other.computed >= other.sequence.num_prompt:
-                match = cache.fork(other.holding, live.sequence.shared_entries)
-                if match is not None:
-                    return match
+    for holding, entries in live.group.sources(live):
+        forked = cache.fork(holding, entries)
+        if forked is not None:
+            if entries == live.sequence.length - 1:
+                return forked
+            return max(forked, cache.match(live.salt, live.sequence), key=lambda m: m.tokens)
     return cache.match(live.salt, live.sequence)
 
 
@@ -141,7 +163,7 @@ def kept_from(live: Live, cache: KVCache) -> int:
     sample keeps that for them.
     """
     lives = live.group.lives
-    if len(lives) == 1 or not cache.windows:
+    if len(lives) == 1 or live.group.searches or not cache.windows:
         return live.computed
     keeper = next(other for other in lives if other.holding is not None)
     if live is keeper and any(other.view.admission is None and not other.ended for other in lives):

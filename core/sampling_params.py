@@ -4,11 +4,17 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal, get_args
 
-from interlock.core.capabilities import EditsLogits, FollowsGrammars, MakesText, ReturnsLogprobs
+from interlock.core.capabilities import (
+    EditsLogits,
+    FollowsGrammars,
+    MakesText,
+    ReturnsLogprobs,
+    RunsBeams,
+)
 from interlock.core.errors import shown
 from interlock.core.options import option
 
@@ -25,8 +31,13 @@ GrammarKind = Literal["json_schema", "regex", "grammar"]
 """JSON Schema, a regular expression for the whole output, or EBNF rules from `root` on."""
 GRAMMARS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
-_edit = partial(option, needs=EditsLogits())
-_grammar = partial(option, None, needs=FollowsGrammars())
+_NOT_WITH_BEAMS = frozenset(
+    ("temperature", "seed", "best_of", "stop", "repetition_penalty", "presence_penalty",
+     "frequency_penalty", "logit_bias", "allowed_token_ids", *GRAMMARS)
+)  # fmt: skip
+
+_edit = partial(option, needs=(EditsLogits(),))
+_grammar = partial(option, None, needs=(FollowsGrammars(),))
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,9 @@ class SamplingParams:
     derives one from the run's seed and the request's index. `n` samples are given out; each draws
     from a stream of its own (`sample_seed` in core/streams.py). With `best_of` above n that many
     run, and those n whose tokens have the highest mean log-probability (raw law) are given out when
-    all have ended. `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias). At
+    all have ended. With `beam_width` above 1 the outputs are those of a beam search
+    (core/beam_search.py), best first; the last two fields of its three mean what they mean in
+    transformers. `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias). At
     most one of json_schema (a mapping becomes text), regex and grammar is given.
     """
 
@@ -52,14 +65,14 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = option((), "token ids that end the output")
     ignore_eos: bool = option(False, "do not stop at the model's end tokens")
     logprobs: int | None = option(
-        None, "top log-probabilities to return per token; null: none", needs=ReturnsLogprobs()
+        None, "top log-probabilities to return per token; null: none", needs=(ReturnsLogprobs(),)
     )
     stop: tuple[str, ...] = option(
-        (), "texts that end the output, which is cut before them", needs=MakesText()
+        (), "texts that end the output, which is cut before them", needs=(MakesText(),)
     )
     include_stop: bool = option(False, "cut the output's text behind what ended it, not before")
     detokenize: bool = option(
-        False, "give the output's text as well as its tokens", needs=MakesText()
+        False, "give the output's text as well as its tokens", needs=(MakesText(),)
     )
     echo: bool = option(
         False, "give the prompt back before the output, with log-probabilities if logprobs is set"
@@ -76,11 +89,23 @@ class SamplingParams:
     prompt_logprobs: int | None = option(
         None,
         "top log-probabilities to return per prompt token; null: none",
-        needs=ReturnsLogprobs(),
+        needs=(ReturnsLogprobs(),),
     )
     n: int = option(1, "samples of each prompt")
     best_of: int | None = option(
-        None, "run so many samples and return the n likeliest; null: n", needs=ReturnsLogprobs()
+        None, "run so many samples and return the n likeliest; null: n", needs=(ReturnsLogprobs(),)
+    )
+    beam_width: int = option(
+        1, "beams of a beam search, whose n best outputs are given out; 1: no search",
+        needs=(RunsBeams(), ReturnsLogprobs()),
+    )  # fmt: skip
+    length_penalty: float = option(
+        1.0, "a beam's log-probability is divided by its length to this power; above 0: longer"
+    )
+    early_stopping: bool | Literal["never"] = option(
+        False,
+        "end a beam search with beam_width outputs (true), when its best beam looks no better than "
+        "they (false), or cannot become better (never)",
     )
     allowed_token_ids: tuple[int, ...] | None = _edit(None, "the only ids to draw from; null: all")
     banned_token_ids: tuple[int, ...] = _edit((), "token ids that can never come")
@@ -102,12 +127,14 @@ class SamplingParams:
     @property
     def samples(self) -> int:
         """How many samples run."""
+        if self.beam_width > 1:
+            return self.beam_width
         return self.n if self.best_of is None else self.best_of
 
     @property
     def selects(self) -> bool:
-        """True when more samples run than are given out."""
-        return self.samples > self.n
+        """True when samples are given out when all have ended, for some may not be."""
+        return self.beam_width > 1 or self.samples > self.n
 
     def problems(self, vocab_size: int | None = None) -> list[str]:
         """Every field that is out of range, each named with its value and what is allowed."""
@@ -127,6 +154,11 @@ class SamplingParams:
             (is_whole(self.n, 1, MOST_SAMPLES), "n", f"an integer from 1 to {MOST_SAMPLES}"),
             (_may_be(self.best_of, least_best, MOST_SAMPLES), "best_of",
              f"an integer from n to {MOST_SAMPLES}, or null"),
+            (is_whole(self.beam_width, 1, MOST_SAMPLES), "beam_width",
+             f"an integer from 1 to {MOST_SAMPLES}"),
+            (_within(self.length_penalty, -10, 10), "length_penalty", "a number from -10 to 10"),
+            (self.early_stopping in (True, False, "never") and not is_whole(self.early_stopping),
+             "early_stopping", "true, false or never"),
             (_are_ids(self.stop_token_ids, vocab_size), "stop_token_ids", ids),
             (_are_stops(self.stop), "stop",
              f"up to {MOST_STOPS} texts of 1 to {MOST_STOP_LENGTH} characters"),
@@ -150,7 +182,29 @@ class SamplingParams:
         kinds = [kind for kind in GRAMMARS if getattr(self, kind) is not None]
         if len(kinds) > 1:
             found.append(f"{' and '.join(kinds)} cannot both hold; ask for one of them")
+        if not found:
+            found = self._about_beams()
         return found or self._nothing_left(vocab_size)
+
+    def _about_beams(self) -> list[str]:
+        """What a beam search, which ranks raw laws, cannot follow; what means nothing without."""
+        if self.beam_width == 1:
+            own = self.length_penalty != 1, self.early_stopping is not False
+            return [
+                f"{name}={shown(getattr(self, name))} is of a beam search; set beam_width above 1"
+                for name, given in zip(("length_penalty", "early_stopping"), own, strict=True)
+                if given
+            ]
+        followed = {f.name: f.default for f in fields(self) if f.name in _NOT_WITH_BEAMS}
+        found = [
+            f"{name}={shown(getattr(self, name))} cannot be followed by a beam search "
+            f"(beam_width={self.beam_width}); leave one of them out"
+            for name, default in followed.items()
+            if getattr(self, name) != default
+        ]
+        if self.n > self.beam_width:
+            found.append(f"n={self.n} is not an integer from 1 to beam_width={self.beam_width}")
+        return found
 
     def _nothing_left(self, vocab_size: int | None) -> list[str]:
         allowed, banned = self.allowed_token_ids, set(self.banned_token_ids)

@@ -1,6 +1,7 @@
 """A request's tokens so far, and the key rows by which the prefix index knows its pages."""
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -54,6 +55,11 @@ class TokenSequence:
             self._tokens = grown
         self._tokens[self._known : length] = self.output[self._known - self.num_prompt :]
         self._known = length
+
+    def rewrite(self, output: Sequence[int]) -> None:
+        """Another output from now on, whose last token is new."""
+        self.output[:] = output
+        self._known = self.num_prompt
 
     def last(self) -> int:
         """The newest token."""

@@ -49,8 +49,9 @@ def summarize(
 
     A request is completed when all its samples have finished; its prompt counts once. Latencies,
     token totals and throughput count completed requests only (`sets` names each set and its
-    size), and of their samples those given out: what best_of dropped is in `dropped_samples` and
-    in the account of `tokens`. Duration runs from the first scheduled arrival to the last event.
+    size), and of their samples those given out: what best_of or a beam search dropped is in
+    `dropped_samples` and in the account of `tokens`. Duration runs from the first scheduled arrival
+    to the last event.
     `detailed` adds the per-request lists of vLLM (seconds, input order, null where none); None
     adds them to runs of up to DETAILED_TOKENS output tokens (requests.jsonl has it all anyway).
     `stored_error`: of cached rows that are not stored exactly, the relative error by plane.

@@ -163,7 +163,7 @@ def _counts(summary: Mapping[str, Any]) -> Text:
     if summary["samples"] > summary["completed"]:
         parts.append(f"{summary['samples']} samples given out")
     if summary["dropped_samples"]:
-        parts.append(f"{summary['dropped_samples']} dropped (best_of)")
+        parts.append(f"{summary['dropped_samples']} dropped (best_of, beams)")
     clock: Literal["wall", "virtual"] = summary["clock"]
     return Text(f"\nRequests: {', '.join(parts)} in {summary['duration']:.2f} s ({clock} clock)")
 

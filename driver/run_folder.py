@@ -93,6 +93,7 @@ def request_line(
         "dropped": record.dropped,
         "status": record.status.value,
         "finish_reason": record.finish_reason.value if record.finish_reason else None,
+        "beam_score": record.beam_score,
         "error": record.error,
         "seed": record.seed,
         "tenant": request.tenant if request else None,

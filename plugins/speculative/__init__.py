@@ -9,6 +9,7 @@ from interlock.core.capabilities import (
     DraftsChains,
     RatesDrafts,
     Requirement,
+    RunsBeams,
     SamplesDrafts,
 )
 from interlock.core.closest import unknown_name
@@ -81,7 +82,7 @@ def components() -> list[Component]:
 
 def _any_of_none(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
     """Where nothing is drafted there is nothing to get wrong."""
-    return (DraftsChains(), SamplesDrafts(), RatesDrafts())
+    return (DraftsChains(), SamplesDrafts(), RatesDrafts(), RunsBeams())
 
 
 def _chains(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:

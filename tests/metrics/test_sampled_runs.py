@@ -55,7 +55,7 @@ def test_lines_of_a_prompts_file_ask_for_samples_and_prompt_logprobs(prompts, tm
     assert summary["total_output_tokens"] == 6 + 3 * 5 + 2 * 4
     assert summary["total_input_tokens"] == sum(lines[i]["num_prompt_tokens"] for i in (0, 1, 4))
     printed = capsys.readouterr().out
-    assert "3 completed, 1 failed, 6 samples given out, 2 dropped (best_of)" in printed
+    assert "3 completed, 1 failed, 6 samples given out, 2 dropped (best_of, beams)" in printed
 
 
 def test_a_rerun_gives_every_sample_again_and_names_a_request_with_a_changed_one(prompts, tmp_path):
