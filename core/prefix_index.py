@@ -8,7 +8,7 @@ counts), and which salt separates models, adapters and tenants.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,9 @@ class Run:
     priority: int = 0
     state: dict[str, float] = field(default_factory=dict)
     """Free for the eviction policy."""
+    keys: NDArray[Any] | None = None
+    """A key of each page, hashable through `tolist`: of the salt and all rows up to it, so that it
+    recognises content that comes back. None unless the index was told to keep keys."""
 
 
 class Inserted(NamedTuple):
@@ -71,6 +74,10 @@ class PrefixIndex(ABC):
 
     retains: bool = True
     """False: nothing is ever kept, so no eviction is needed."""
+
+    def keep_keys(self) -> bool:
+        """Set `Run.keys` from now on (called while the index is empty); False: it cannot."""
+        return False
 
     @abstractmethod
     def match(self, key: PrefixKey) -> Pages:

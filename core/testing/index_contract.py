@@ -145,6 +145,29 @@ class IndexContract:
         index.serve(b"", (1, 2, 3))
         index.check()
 
+    def test_kept_keys_know_content_however_it_came(self, units_per_page: int) -> None:
+        prompts = [(1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 5, 4), (2, 2, 3, 4)]
+        keys: dict[tuple[bytes, Symbols], set[object]] = {}
+        for chunks in (1, 2, 4):
+            index = self.checked(units_per_page)
+            if not index.index.keep_keys():
+                return
+            for salt in (b"", b"tenant"):
+                for prompt in prompts:
+                    index.serve(salt, prompt, chunks)
+            for (salt, path), page in index.pages.items():
+                run = index.run_of(PageId(page))
+                assert run.keys is not None
+                assert len(run.keys) == len(run.pages)
+                at = run.pages.tolist().index(page)
+                keys.setdefault((salt, path), set()).add(run.keys.tolist()[at])
+        assert all(len(found) == 1 for found in keys.values()), "one content, two keys"
+        self.check_keys_differ([key for found in keys.values() for key in found])
+
+    def check_keys_differ(self, keys: list[object]) -> None:
+        """Two contents, two keys: true of any key worth keeping, unless made weak for a test."""
+        assert len(set(keys)) == len(keys)
+
     def test_any_history_agrees_with_a_dictionary_of_prefixes(self, units_per_page: int) -> None:
         run_state_machine_as_test(
             lambda: _Machine(self.checked(units_per_page)),  # type: ignore[arg-type]  # any factory works

@@ -27,13 +27,13 @@ class ContiguousConfig:
 
 @dataclass(frozen=True)
 class BlockHashConfig:
-    """A table from chained page hashes to pages."""
+    """A table from chained page keys to pages."""
 
     name: str = "block_hash"
-    hash: Literal["blake2b", "crc32"] = option(
-        "blake2b",
-        "key function: blake2b (16-byte digests) or crc32 (cheaper, collides more); rows are "
-        "compared on every hit, so the choice cannot change an output",
+    hash: Literal["fast", "blake2b", "sha256"] = option(
+        "fast",
+        "keys: fast (64 bits; rows are kept and compared on every hit, so that a collision changes "
+        "no output), blake2b or sha256 (32-byte digests, trusted without a comparison)",
     )
 
 

@@ -1,157 +1,145 @@
-"""A table from chained page hashes to pages, as in vLLM's automatic prefix caching."""
+"""A table from chained page keys to pages, as in vLLM's automatic prefix caching."""
 
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from hashlib import blake2b
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from interlock.core.batch import PageId, Pages
 from interlock.core.component import BuildContext
-from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run
+from interlock.core.prefix_index import Units
 from interlock.plugins.cache import BlockHashConfig
+from interlock.plugins.cache.chain_keys import CHAINS, ChainKeys, FastKeys, Keys, chained, words
+from interlock.plugins.cache.key_table import KeyTable
+from interlock.plugins.cache.run_tree import Column, Node, RunTree, Walk
 
-KeyFunction = Callable[[bytes, bytes], bytes]
-"""(key of the page before, or of the salt; this page's row) -> this page's key."""
-
-_ROOT = b"interlock/block_hash/1"
-_NO_PAGES: Pages = np.empty(0, dtype=np.int32)
-
-
-def blake2b_key(parent: bytes, row: bytes) -> bytes:
-    """A 16-byte digest of the parent's key and the row."""
-    return blake2b(parent + row, digest_size=16).digest()
+FIRST_LOOK = 32
+"""Pages whose keys a match computes at once; as long as all are indexed, twice as many next."""
 
 
-def crc32_key(parent: bytes, row: bytes) -> bytes:
-    """A 4-byte checksum of the row, started from the parent's key."""
-    return zlib.crc32(row, zlib.crc32(parent)).to_bytes(4, "little")
+class BlockHashIndex(RunTree):
+    """Every page is found by a key of its row and of all rows before it.
 
-
-@dataclass(slots=True, eq=False)
-class _Entry(Run):
-    """A page with what its key stood for."""
-
-    key: bytes = b""
-    row: bytes = b""
-
-
-class BlockHashIndex(PrefixIndex):
-    """Each page is its own run, found by a hash of its row and of the key of the page before it.
-
-    A hit counts only if the row is equal and the page before it is the one just matched, so by
-    induction a weak key function costs time and never returns another prompt's page. Keys depend
-    on nothing but salt and rows: every process computes the same ones. Matching and inserting
-    cost one key and one comparison a page; memory is one row and one small object a page.
+    A page is indexed only while those before it are, so the last page of a prompt whose key is in
+    the table ends the longest indexed prefix: runs before it say which pages those are. Unless keys
+    are trusted, the rows of the whole way are then compared; where a row differs, two contents have
+    one key, and the way is looked up again page by page among all pages of each key. So a weak key
+    costs time and never returns another prompt's page. Rows are kept for that comparison alone.
     """
 
-    def __init__(self, key_function: KeyFunction = blake2b_key) -> None:
-        self._key = key_function
-        self._table: dict[bytes, list[_Entry]] = {}
-        self._entries: dict[int, _Entry] = {}
-        self._page_ids = _NO_PAGES
+    def __init__(self, chain: ChainKeys | None = None, num_pages: int = 0) -> None:
+        """`chain` computes the keys, FastKeys by default."""
+        super().__init__(num_pages)
+        self._chain = FastKeys() if chain is None else chain
+        self._table = KeyTable(num_pages)
 
-    def match(self, key: PrefixKey) -> Pages:
-        """See PrefixIndex."""
-        found: list[int] = []
-        parent, previous = self._root(key.salt), None
-        for row in _rows(key):
-            parent = self._key(parent, row)
-            previous = self._find(parent, key.salt, row, previous)
-            if previous is None:
+    def keep_keys(self) -> bool:
+        """See PrefixIndex: keys are always kept."""
+        return True
+
+    def _walk(self, salt: bytes, node: Node | None, used: int, rows: Units) -> Walk:
+        keys = self._known_keys(salt, node, used, rows)
+        if not len(keys):
+            return Walk([], 0, node, used)
+        for place in self._places(keys[-1:]):
+            walk = self._way_to(place, salt, node, used, rows[: len(keys)])
+            if walk is not None:
+                return walk
+        return self._page_by_page(salt, node, used, rows, keys)
+
+    def _known_keys(self, salt: bytes, node: Node | None, used: int, rows: Units) -> Keys:
+        """Keys of leading rows, up to one that is not in the table: of the first such or earlier
+        ones, where contents share keys."""
+        found: list[Keys] = []
+        before = np.empty(0) if node is None or node.keys is None else node.keys[used - 1 : used]
+        done, look = 0, FIRST_LOOK
+        while done < len(rows):
+            keys = self._chain.keys(salt, before, rows[done : done + look])
+            listed = words(keys).tolist()
+            known = bisect_left(range(len(listed)), 1, key=lambda i: not self._knows(listed[i]))
+            found.append(keys[:known])
+            if known < len(listed):
                 break
-            found.append(int(previous.pages[0]))
-        return np.array(found, dtype=np.int32)
+            before, done, look = keys[-1:], done + look, 2 * look
+        return np.concatenate(found) if found else before[:0]
 
-    def insert(self, key: PrefixKey, after: PageId | None, pages: Pages) -> Inserted:
-        """See PrefixIndex."""
-        previous = None if after is None else self._entries[int(after)]
-        parent = self._root(key.salt) if previous is None else previous.key
-        assert previous is None or previous.salt == key.salt, "continued under another salt"
-        canonical, known = pages.copy(), 0
-        self._know(pages)
-        for place, row in enumerate(_rows(key)):
-            parent = self._key(parent, row)
-            entry = self._find(parent, key.salt, row, previous)
-            if entry is None:
-                entry = self._add(int(pages[place]), key.salt, parent, row, previous)
-            else:
-                canonical[place] = entry.pages[0]
-                known += 1
-            previous = entry
-        return Inserted(canonical, len(pages) - known)
+    def _knows(self, word: int) -> bool:
+        return next(self._table.pages(word), None) is not None
 
-    def _root(self, salt: bytes) -> bytes:
-        return self._key(_ROOT, salt)
+    def _places(self, key: Keys) -> Iterator[tuple[Node, int]]:
+        """Where pages of one key are."""
+        for page in self._table.pages(words(key).item()):
+            node, end = self._place(PageId(page))
+            assert node.keys is not None
+            if node.keys[end - 1] == key[0]:
+                yield node, end
 
-    def _find(self, key: bytes, salt: bytes, row: bytes, previous: _Entry | None) -> _Entry | None:
-        for entry in self._table.get(key, ()):
-            if entry.parent is previous and entry.row == row and entry.salt == salt:
-                return entry
-        return None
+    def _way_to(
+        self, place: tuple[Node, int], salt: bytes, start: Node | None, used: int, rows: Units
+    ) -> Walk | None:
+        """The way from `used` pages of `start` to another place, if it is as long as `rows` and,
+        unless keys are trusted, has these rows."""
+        (last, end), (node, count) = place, place
+        depth = used + (start.depth_pages if start else 0)
+        if last.salt != salt or last.depth_pages + end != depth + len(rows):
+            return None
+        parts: list[Pages] = []
+        left = len(rows)
+        while True:
+            first = max(0, count - left)
+            left -= count - first
+            ours, theirs = node.rows[first:count], rows[left : left + count - first]
+            if not (self._chain.trusted or np.array_equal(ours, theirs)):
+                return None
+            parts.append(node.pages[first:count])
+            if not left:
+                break
+            assert isinstance(node.parent, Node)
+            node = node.parent
+            count = len(node.pages)
+        begins_there = node is start or (first == 0 and node.parent is start)
+        return Walk(parts[::-1], len(rows), last, end) if begins_there else None
 
-    def _add(
-        self, page: int, salt: bytes, key: bytes, row: bytes, previous: _Entry | None
-    ) -> _Entry:
-        entry = _Entry(
-            pages=self._page_ids[page : page + 1],
-            parent=previous,
-            depth_pages=previous.depth_pages + 1 if previous else 0,
-            salt=salt,
-            key=key,
-            row=row,
-        )
-        assert page not in self._entries, f"page {page} is already indexed"
-        self._entries[page] = entry
-        self._table.setdefault(key, []).append(entry)
-        if previous:
-            previous.children += 1
-        return entry
+    def _page_by_page(
+        self, salt: bytes, node: Node | None, used: int, rows: Units, keys: Keys
+    ) -> Walk:
+        parts: list[Pages] = []
+        for number, row in enumerate(rows[: len(keys)]):
+            places = self._places(keys[number : number + 1])
+            found = next((p for p in places if _follows(p, salt, node, used, row)), None)
+            if found is None:
+                break
+            node, used = found
+            parts.append(node.pages[used - 1 : used])
+        return Walk(parts, len(parts), node, used)
 
-    def _know(self, pages: Pages) -> None:
-        """Runs are one-element views of one array of all page ids, which cost no copy each."""
-        most = int(pages.max(initial=-1)) + 1
-        if most > len(self._page_ids):
-            self._page_ids = np.arange(max(most, 2 * len(self._page_ids)), dtype=np.int32)
+    def _columns(
+        self, salt: bytes, node: Node | None, used: int, rows: Units, pages: Pages
+    ) -> list[Column]:
+        keys = chained(self._chain, salt, node, used, rows)
+        return [pages, rows[:, :0] if self._chain.trusted else rows, keys]
 
-    def run_of(self, page: PageId) -> Run | None:
-        """See PrefixIndex."""
-        return self._entries.get(int(page))
+    def _entered(self, node: Node, columns: Sequence[Column]) -> None:
+        pages, _, keys = columns
+        self._table.add(words(keys), pages)
 
-    def drop_tail(self, run: Run, count: int) -> Pages:
-        """See PrefixIndex."""
-        assert run.children == 0, "other pages follow this run"
-        assert 0 <= count <= len(run.pages), f"cannot drop {count} of {len(run.pages)} pages"
-        if count == 0:
-            return _NO_PAGES
-        entry = self._entries.pop(int(run.pages[0]))
-        assert entry is run, "the run is not in this index"
-        twins = self._table[entry.key]
-        twins.remove(entry)
-        if not twins:
-            del self._table[entry.key]
-        if entry.parent is not None:
-            entry.parent.children -= 1
-        dropped, entry.pages = entry.pages.copy(), _NO_PAGES
-        return dropped
-
-    def runs(self) -> Iterator[Run]:
-        """See PrefixIndex."""
-        return iter(self._entries.values())
-
-    def num_pages(self) -> int:
-        """See PrefixIndex."""
-        return len(self._entries)
+    def _dropped(self, node: Node, rest: int) -> None:
+        self._table.remove(node.pages[rest:])
 
 
-def _rows(key: PrefixKey) -> Iterator[bytes]:
-    """The bytes of each row, little-endian whatever the machine."""
-    data = np.ascontiguousarray(key.units, dtype="<i8").tobytes()
-    width = 8 * key.units.shape[1]
-    return (data[start : start + width] for start in range(0, len(data), width))
+def _follows(
+    place: tuple[Node, int], salt: bytes, before: Node | None, used: int, row: Units
+) -> bool:
+    """Whether a page comes right after `used` pages of a run (None: begins) and has this row."""
+    node, end = place
+    if end > 1:
+        after = node is before and end == used + 1
+    else:
+        at_end = before is None or used == len(before.pages)
+        after = node.parent is before and at_end and node.salt == salt
+    return after and np.array_equal(node.rows[end - 1], row[: node.rows.shape[1]])
 
 
-def build(config: BlockHashConfig, _context: BuildContext) -> BlockHashIndex:
-    """An empty index with the configured key function."""
-    return BlockHashIndex({"blake2b": blake2b_key, "crc32": crc32_key}[config.hash])
+def build(config: BlockHashConfig, context: BuildContext) -> BlockHashIndex:
+    """An empty index with the configured keys, for page ids below `context.num_pages`."""
+    return BlockHashIndex(CHAINS[config.hash](), context.num_pages)

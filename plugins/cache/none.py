@@ -15,6 +15,10 @@ class NoIndex(PrefixIndex):
 
     retains = False
 
+    def keep_keys(self) -> bool:
+        """True: there is no run without."""
+        return True
+
     def match(self, key: PrefixKey) -> Pages:
         """No pages."""
         return np.empty(0, dtype=np.int32)

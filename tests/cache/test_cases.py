@@ -8,7 +8,8 @@ import pytest
 
 from interlock.core.batch import PageId, Pages
 from interlock.core.prefix_index import PrefixIndex, PrefixKey
-from interlock.plugins.cache.block_hash import BlockHashIndex, blake2b_key
+from interlock.plugins.cache.block_hash import BlockHashIndex
+from interlock.plugins.cache.chain_keys import DigestKeys, blake2b_key
 from interlock.plugins.cache.radix import RadixIndex
 
 PAGE_SIZE = 16
@@ -64,9 +65,10 @@ def test_prompt_shorter_than_a_page_is_never_indexed_nor_matched(index: PrefixIn
 
 
 def test_key_function_with_three_values_never_returns_another_prompts_page() -> None:
-    index = BlockHashIndex(
-        key_function=lambda parent, row: bytes([blake2b_key(parent, row)[0] % 3])
-    )
+    def three_keys(parent: bytes, row: bytes) -> bytes:
+        return bytes([blake2b_key(parent, row)[0] % 3])
+
+    index = BlockHashIndex(DigestKeys(three_keys, 1, trusted=False))
     draw = np.random.default_rng(5)
     prompts = [draw.integers(0, 50, size=64) for _ in range(20)]
     pages = [pages_from(4 * number, 4) for number in range(20)]

@@ -10,7 +10,8 @@ from interlock.core.capabilities import Composition, KeepsPages, SharesPages
 from interlock.core.component import BuildContext, Component
 from interlock.core.model import ModelDescription
 from interlock.plugins.cache import components
-from interlock.plugins.cache.block_hash import BlockHashIndex, crc32_key
+from interlock.plugins.cache.block_hash import BlockHashIndex
+from interlock.plugins.cache.chain_keys import DigestKeys, FastKeys
 
 COMPONENTS = {(component.seam, component.name): component for component in components()}
 
@@ -65,15 +66,20 @@ def test_only_the_paged_allocator_shares_pages() -> None:
     assert provided(COMPONENTS["cache/allocator", "contiguous"]) == set()
 
 
-def test_hash_option_selects_the_key_function() -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "trusted"),
+    [("fast", FastKeys, False), ("blake2b", DigestKeys, True), ("sha256", DigestKeys, True)],
+)
+def test_hash_option_selects_the_keys(name: str, kind: type, trusted: bool) -> None:
     component = COMPONENTS["cache/index", "block_hash"]
     problems: list[str] = []
-    config = decode(component.config, {"hash": "crc32"}, "cache.index", problems)
+    config = decode(component.config, {"hash": name}, "cache.index", problems)
     index = component.make(config, context())
     assert isinstance(index, BlockHashIndex)
-    assert index._key is crc32_key
+    assert isinstance(index._chain, kind)
+    assert index._chain.trusted is trusted
     decode(component.config, {"hash": "md5"}, "cache.index", problems)
-    assert problems == ["cache.index.hash='md5' is not one of blake2b, crc32"]
+    assert problems == ["cache.index.hash='md5' is not one of fast, blake2b, sha256"]
 
 
 def test_declaring_the_components_imports_no_torch() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from interlock.core.testing.integrity import check_cache
 from interlock.plugins.cache.block_hash import BlockHashIndex
+from interlock.plugins.cache.chain_keys import DigestKeys
 from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import (
     Client,
@@ -171,7 +172,9 @@ def test_a_key_function_that_collides_changes_no_token(model_of):
     def weak(parent, row):
         return bytes([(sum(parent) + sum(row)) % 3])
 
-    registry = registry_with("index", lambda _context: BlockHashIndex(weak))
+    registry = registry_with(
+        "index", lambda _context: BlockHashIndex(DigestKeys(weak, 1, trusted=False))
+    )
     requests = [asking(i, 9 + i % 4, 3) for i in range(10)]
     engine = build(model_of(), registry, index="ours", num_pages=128, max_requests=16)
     first = outputs(serve(engine, *requests))
