@@ -1,0 +1,113 @@
+"""The folder of the disk tier: whose files are whose, and one process at a time.
+
+    DIRECTORY/lock                        held while a process uses the folder
+    DIRECTORY/SPACE/ab/cdef....kv1        an entry: its key in hex, two digits of it as a folder
+    DIRECTORY/SPACE/ab/cdef....7.tmp      an entry that is being written
+
+SPACE is 16 hex digits that stand for the model and how its rows are stored; 1 is the version of the
+format. Anything else in the folder is somebody else's: never touched and not counted.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from interlock.core.errors import ConfigError
+from interlock.core.tier import Key
+from interlock.plugins.cache.tiers.envelope import FORMAT, HEADER
+
+SUFFIX = f".kv{FORMAT}"
+_SPACE, _SHARD = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{2}")
+_ENTRY, _UNFINISHED = re.compile(r"([0-9a-f]{62})\.kv(\d+)"), re.compile(r"[0-9a-f]{62}\.\d+\.tmp")
+
+
+@dataclass(frozen=True)
+class FoundEntry:
+    """A file of this store's naming. `key` is None if another model or version wrote it."""
+
+    path: str
+    key: Key | None
+    payload_bytes: int
+    modified_ns: int
+
+
+class TierFolder:
+    """Names of entries, and what was found in the folder when it was opened."""
+
+    def __init__(self, directory: str, space: str) -> None:
+        """Create the folder if needed and take it for this process.
+
+        Raises ConfigError when that cannot be, or another process has it.
+        """
+        self.root = Path(directory).expanduser().absolute()
+        self._entries = str(self.root / space)
+        self._space = space
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.makedirs(self._entries, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"directory={directory} of the disk tier cannot be used: {error.strerror}; it "
+                "must be a folder that this user may write"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(self._lock, 20).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._lock)
+            raise ConfigError(
+                f"directory={directory} of the disk tier is in use by process {owner}: give each "
+                "process a folder of its own"
+            ) from error
+        os.truncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def path_of(self, key: Key) -> str:
+        """Where an entry of this model is."""
+        digits = key.hex()
+        return f"{self._entries}/{digits[:2]}/{digits[2:]}{SUFFIX}"
+
+    def found(self) -> list[FoundEntry]:
+        """Every entry of any model and version, oldest first; unfinished ones are deleted."""
+        entries = []
+        for space in _folders(self.root, _SPACE):
+            for shard in _folders(space, _SHARD):
+                for file in _files(shard):
+                    if _UNFINISHED.fullmatch(file.name):
+                        with contextlib.suppress(OSError):
+                            os.unlink(file)
+                    elif name := _ENTRY.fullmatch(file.name):
+                        entries.append(self._entry(space, shard, file, name))
+        return sorted(entries, key=lambda entry: (entry.modified_ns, entry.path))
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        os.close(self._lock)
+
+    def _entry(
+        self, space: Path, shard: Path, file: "os.DirEntry[str]", name: "re.Match[str]"
+    ) -> FoundEntry:
+        about = file.stat(follow_symlinks=False)
+        ours = space.name == self._space and int(name[2]) == FORMAT
+        key = bytes.fromhex(shard.name + name[1]) if ours else None
+        size = max(0, about.st_size - HEADER.size)
+        return FoundEntry(file.path, key, size, about.st_mtime_ns)
+
+
+def _folders(parent: Path, name: "re.Pattern[str]") -> Iterator[Path]:
+    with contextlib.suppress(OSError), os.scandir(parent) as found:
+        for item in found:
+            if name.fullmatch(item.name) and item.is_dir(follow_symlinks=False):
+                yield Path(item.path)
+
+
+def _files(parent: Path) -> "Iterator[os.DirEntry[str]]":
+    with contextlib.suppress(OSError), os.scandir(parent) as found:
+        for item in found:
+            if item.is_file(follow_symlinks=False):
+                yield item

@@ -1,0 +1,159 @@
+"""What stores on a server share: sealed payloads, bounded calls, a pause after a lost server."""
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from interlock.core.tier import Key
+from interlock.plugins.cache.tiers.counted import CountedTier, copy_bytes
+from interlock.plugins.cache.tiers.deadline import Pause, TooSlowError, Workers
+from interlock.plugins.cache.tiers.envelope import FORMAT, HEADER, Envelope
+
+T = TypeVar("T")
+
+
+class ServerError(Exception):
+    """Why a server did not do what it was asked.
+
+    `reason` is counted; `lost`: there is no use in asking again at once.
+    """
+
+    def __init__(self, reason: str, *, lost: bool) -> None:
+        super().__init__(reason)
+        self.reason, self.lost = reason, lost
+
+
+class NetworkTier(CountedTier):
+    """A store whose entries are on a server, which several engines may share.
+
+    Subclasses speak to the server, in a worker thread: they raise ServerError, and nothing else,
+    when it does not do as asked. A server that hangs or is gone is left alone for `retry_s`, in
+    which every call says no at once.
+    """
+
+    def __init__(self, space: str, envelope: Envelope, workers: Workers, pause: Pause) -> None:
+        """`workers` end with the store."""
+        super().__init__()
+        self._prefix = f"interlock-kv{FORMAT}:{space}:"
+        self._envelope, self._workers, self._pause = envelope, workers, pause
+        self._knowing = threading.Lock()
+        self._known: dict[Key, int] = {}
+        self._known_bytes = 0
+
+    @abstractmethod
+    def ask(self, names: Sequence[str]) -> list[bool]:
+        """Which of these entries the server has."""
+
+    @abstractmethod
+    def put(self, name: str, header: bytes, data: memoryview) -> None:
+        """Store an entry: the header's bytes, then the data's."""
+
+    @abstractmethod
+    def get(self, name: str, size: int) -> memoryview | None:
+        """An entry's bytes, as many as there are; None without such an entry.
+
+        `size` is how many are wanted: with another number it matters only that it is another.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove an entry, if there is one."""
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """See KVTier: the server has its own limit."""
+        return None
+
+    def used_bytes(self) -> int:
+        """See KVTier: the entries in `keys`."""
+        return self._known_bytes
+
+    def holds(self, keys: Sequence[Key]) -> list[bool]:
+        """See KVTier: asks the server."""
+        found = self._attempt(lambda: self.ask([self._name(key) for key in keys]))
+        if found is None:
+            return [False] * len(keys)
+        for key, there in zip(keys, found, strict=True):
+            if not there:
+                self._know(key, None)
+        return found
+
+    def write(self, key: Key, data: memoryview) -> bool:
+        """See KVTier."""
+        data = data.cast("B")
+        header, name = self._envelope.seal(key, data), self._name(key)
+
+        def fetch() -> bool:
+            self.put(name, header, data)
+            return True
+
+        return self._attempt(fetch, lambda _: self._know(key, data.nbytes)) is not None
+
+    def read(self, key: Key, into: memoryview) -> bool:
+        """See KVTier."""
+        name, size = self._name(key), into.nbytes
+
+        def fetch() -> memoryview | None:
+            whole = self.get(name, HEADER.size + size)
+            if whole is None:
+                if key in self._known:  # the server evicted it, or somebody else removed it
+                    raise ServerError("gone", lost=False)
+                return None
+            header, payload = whole[: HEADER.size], whole[HEADER.size :]
+            if payload.nbytes != size or not self._envelope.opens(header, key, payload):
+                self.delete(name)
+                raise ServerError("damaged", lost=False)
+            return payload
+
+        def deliver(payload: memoryview | None) -> None:
+            if payload is not None:
+                copy_bytes(into, payload)
+
+        if self._attempt(fetch, deliver) is None:
+            self._know(key, None)
+            return False
+        return True
+
+    def remove(self, key: Key) -> None:
+        """See KVTier."""
+        self._attempt(lambda: self.delete(self._name(key)))
+        self._know(key, None)
+
+    def keys(self) -> Iterable[Key]:
+        """See KVTier: what this process wrote and has not found missing."""
+        with self._knowing:
+            return list(self._known)
+
+    def close(self) -> None:
+        """See KVTier."""
+        self._workers.close()
+
+    def _name(self, key: Key) -> str:
+        return self._prefix + key.hex()
+
+    def _know(self, key: Key, size: int | None) -> None:
+        with self._knowing:
+            self._known_bytes += (size or 0) - self._known.pop(key, 0)
+            if size is not None:
+                self._known[key] = size
+
+    def _attempt(
+        self, fetch: Callable[[], T], deliver: Callable[[T], None] = lambda _: None
+    ) -> T | None:
+        """What `fetch` returns within the time; None, and a reason counted, if it failed."""
+        if not self._pause.may_call():
+            self.failed("paused")
+            return None
+        try:
+            result = self._workers.call(fetch, deliver)
+        except TooSlowError:
+            self._pause.begin()
+            self.failed("timeout")
+            return None
+        except ServerError as error:
+            (self._pause.begin if error.lost else self._pause.end)()
+            self.failed(error.reason)
+            return None
+        self._pause.end()
+        return result
