@@ -38,6 +38,8 @@ class CachedRuns:
         self._pool = pool
         self._counters = counters
         self._candidates: set[int] = set()
+        if policy.wants_identity:
+            index.keep_keys()
 
     def match(self, key: PrefixKey) -> Pages:
         """Pages of the longest indexed prefix."""
@@ -125,6 +127,7 @@ class CachedRuns:
                 run.uses = 1
             run.last_used_s = now_s
             run.priority = max(run.priority, priority)
+            self.policy.entered(run, min(remaining, len(run.pages)))
             remaining -= len(run.pages)
 
     def evict(self, count: int) -> Pages:
@@ -136,16 +139,26 @@ class CachedRuns:
                 break
             if run is None or id(run) not in self._candidates:
                 raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
-            self._candidates.discard(id(run))
             gone.append(self._drop_tail(run, count))
             count -= len(gone[-1])
         return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
 
+    def expire(self, now_s: float) -> Pages:
+        """Free the pages that the policy says have had their time; returns them."""
+        gone: list[Pages] = []
+        while (run := self.policy.expired(now_s)) is not None:
+            if id(run) not in self._candidates:
+                raise ContractError(f"{type(self.policy).__name__}.expired returned no candidate")
+            gone.append(self._drop_tail(run, len(run.pages)))
+        return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
+
     def _drop_tail(self, run: Run, most: int) -> Pages:
+        self._candidates.discard(id(run))
         tail = run.pages[-most:]
         in_use = np.flatnonzero(self._pool.refs[tail])
         tail = tail[in_use[-1] + 1 if len(in_use) else 0 :].copy()
         parent, idle = run.parent, len(tail)
+        self.policy.leaving(run, idle)
         pages = self.index.drop_tail(run, idle)
         if not np.array_equal(pages, tail):
             raise ContractError(

@@ -10,11 +10,15 @@ from interlock.core.prefix_index import Run
 class EvictionPolicy(ABC):
     """Ranks candidate runs. A run is a candidate between `add` and the next `discard` or `choose`.
 
-    The core tells the policy about history through `used` and `forgotten` and keeps the statistics
-    in the run itself (`created_s`, `last_used_s`, `uses`, `depth_pages`, `len(run.pages)`). While
-    a run is a candidate its times and counts stand still; when it is split, it keeps the tail:
-    fewer pages, at a greater depth.
+    The core tells the policy about history through `entered`, `used`, `leaving` and `forgotten`,
+    and keeps the statistics in the run itself (`created_s`, `last_used_s`, `uses`, `depth_pages`,
+    `len(run.pages)`). While a run is a candidate its times and counts stand still; when it is
+    split, it keeps the tail: fewer pages, at a greater depth. The part before it is another run
+    with a copy of its `state`.
     """
+
+    wants_identity: bool = False
+    """True: the index keeps `Run.keys`, by which content is known that comes back."""
 
     @abstractmethod
     def add(self, run: Run) -> None:
@@ -35,11 +39,24 @@ class EvictionPolicy(ABC):
     def num_candidates(self) -> int:
         """Candidates now."""
 
+    def entered(self, run: Run, count: int) -> None:
+        """The last `count` pages of the run were just indexed (statistics are already set)."""
+
     def used(self, run: Run) -> None:
         """A request just matched pages of this run (statistics are already updated)."""
 
+    def leaving(self, run: Run, count: int) -> None:
+        """The last `count` pages of the run, which is no candidate now, are about to leave."""
+
     def forgotten(self, run: Run) -> None:
-        """The run left the index."""
+        """The run left the index: it has no pages any more."""
+
+    def expired(self, now_s: float) -> Run | None:
+        """Remove and return a candidate that has to go though no page is needed; None: no more.
+
+        Asked before each step, until there is none.
+        """
+        return None
 
 
 class RankedEviction(EvictionPolicy):
@@ -73,11 +90,19 @@ class RankedEviction(EvictionPolicy):
 
     def choose(self) -> Run | None:
         """See EvictionPolicy."""
+        run = self.peek()
+        if run is not None:
+            heappop(self._heap)
+            del self._entry[id(run)]
+        return run
+
+    def peek(self) -> Run | None:
+        """What `choose` would return; it stays."""
         while self._heap:
-            _, number, run = heappop(self._heap)
+            _, number, run = self._heap[0]
             if self._entry.get(id(run)) == number:
-                del self._entry[id(run)]
                 return run
+            heappop(self._heap)
         return None
 
     def num_candidates(self) -> int:

@@ -267,13 +267,22 @@ class KVCache:
             if table in self.windows:
                 self.windows[table].release_oldest(missing)
             else:
-                gone = self.runs.evict(missing)
-                for window in self.windows.values():
-                    window.anchors_gone(gone)
+                self._left(self.runs.evict(missing))
             pages = pool.take(owners, counts)
         if pages is not None:
             self.counters.pages_taken += count
         return pages
+
+    def expire(self, now_s: float) -> None:
+        """Let go of what the eviction policy says has had its time."""
+        gone = self.runs.expire(now_s)
+        if len(gone):
+            self.generation += 1
+            self._left(gone)
+
+    def _left(self, gone: Pages) -> None:
+        for window in self.windows.values():
+            window.anchors_gone(gone)
 
     def truncate(self, holding: Holding, entries: int) -> None:
         """Give back pages beyond the first `entries` entries (never indexed ones).

@@ -34,6 +34,7 @@ class Planner:
     def plan(self, now_s: float) -> PlannedRows | None:
         """Rows of the next step, if there are any."""
         queues, running = self.queues, self.queues.columns
+        self._cache.expire(now_s)
         ready = queues.ready()
         pending = running.length[ready] - running.computed[ready]
         if not pending.all():  # some rest

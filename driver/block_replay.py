@@ -43,11 +43,14 @@ class BlockReplay:
         self._pages = np.arange(capacity, dtype=np.int32)
         self._blocks = np.zeros(capacity, dtype=np.int64)
         self._run_of: dict[int, Run] = {}
+        self._free = list(range(capacity))
 
     def serve(self, request: Request) -> RequestHits:
         """Touch the request's blocks at its arrival, after everything before. O(log) a block."""
         assert request.hashed_prompt is not None
         self.now_s = max(request.arrival_s, self.now_s)
+        while (old := self.policy.expired(self.now_s)) is not None:
+            self._free.append(self._drop(old))
         ids = request.hashed_prompt.block_ids
         found = [self._touch(block, depth) for depth, block in enumerate(ids)]
         prefix = found.index(False) if False in found else len(found)
@@ -69,9 +72,9 @@ class BlockReplay:
         return True
 
     def _enter(self, block: int, depth: int) -> None:
-        page = len(self._run_of)
-        if page == self.capacity:
-            page = self._evict()
+        if not self._free:
+            self._free.append(self._drop(self.policy.choose()))
+        page = self._free.pop()
         self._blocks[page] = block
         run = Run(
             pages=self._pages[page : page + 1],
@@ -81,16 +84,18 @@ class BlockReplay:
             created_s=self.now_s,
             last_used_s=self.now_s,
             uses=1,
+            keys=self._blocks[page : page + 1],
         )
         self._run_of[block] = run
+        self.policy.entered(run, 1)
         self.policy.add(run)
 
-    def _evict(self) -> int:
-        """The page of the block that went."""
-        run = self.policy.choose()
+    def _drop(self, run: Run | None) -> int:
+        """Let go of what the policy gave; its page."""
         block = None if run is None else int(self._blocks[run.pages[0]])
         if run is None or block is None or self._run_of.get(block) is not run:
-            raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
+            raise ContractError(f"{type(self.policy).__name__} let go of what is no candidate")
+        self.policy.leaving(run, 1)
         page = int(run.pages[0])
         del self._run_of[block]
         self.evicted += 1

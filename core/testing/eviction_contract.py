@@ -1,5 +1,6 @@
 """The contract of an eviction policy: subclass `EvictionContract`, define `make`, run pytest."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,15 @@ def a_run(
     last_used_s: float | None = None,
     uses: int = 1,
     priority: int = 0,
+    keys: Sequence[int] | None = None,
 ) -> Run:
-    """A run as an index and the core leave it; used when it was created unless said otherwise."""
+    """A run as an index and the core leave it; used when it was created unless said otherwise.
+
+    `keys`: of its pages; their numbers unless said otherwise.
+    """
+    numbers = range(first_page, first_page + pages) if keys is None else keys
     return Run(
+        keys=np.array(numbers, dtype=np.int64),
         pages=np.arange(first_page, first_page + pages, dtype=np.int32),
         parent=None,
         depth_pages=depth_pages,
@@ -111,6 +118,26 @@ class EvictionContract:
         assert policy.num_candidates() == 3
         assert len(drain(policy)) == 3
 
+    def test_content_that_comes_back_is_a_candidate_like_any_other(self) -> None:
+        policy = self.make()
+        for turn in range(20):
+            runs = [a_run(8 * n, pages=1 + n, created_s=float(turn)) for n in range(3)]
+            for run in runs:
+                policy.entered(run, len(run.pages))
+                policy.add(run)
+            assert policy.num_candidates() == 3
+            for run in drain(policy):
+                policy.leaving(run, len(run.pages))
+                assert run.keys is not None
+                run.pages, run.keys = run.pages[:0], run.keys[:0]
+                policy.forgotten(run)
+
+    def test_nothing_expires_before_time_passes(self) -> None:
+        policy = self.make()
+        policy.add(a_run(0, created_s=5.0))
+        assert policy.expired(5.0) is None
+        assert policy.num_candidates() == 1
+
     def test_same_history_gives_the_same_order(self) -> None:
         orders = []
         for _ in range(2):
@@ -144,10 +171,15 @@ class _Machine(RuleBasedStateMachine):
         pages=strategies.integers(1, 4),
         depth=strategies.integers(0, 4),
         step=strategies.floats(0, 9),
+        known=strategies.none() | strategies.integers(0, 9),
     )
-    def index_a_run(self, pages: int, depth: int, step: float) -> None:
+    def index_a_run(self, pages: int, depth: int, step: float, known: int | None) -> None:
         self.now_s += step
-        self.pinned.append(a_run(self.pages, pages=pages, depth_pages=depth, created_s=self.now_s))
+        first = self.pages if known is None else known
+        run = a_run(self.pages, pages=pages, depth_pages=depth, created_s=self.now_s,
+                    keys=range(first, first + pages))  # fmt: skip
+        self.policy.entered(run, pages)
+        self.pinned.append(run)
         self.pages += pages
 
     @precondition(lambda self: self.pinned)
@@ -172,7 +204,13 @@ class _Machine(RuleBasedStateMachine):
     def split(self, data: Any) -> None:
         long = [run for run in self.candidates if len(run.pages) > 1]
         run = long[data.draw(strategies.integers(0, len(long) - 1))]
+        upper = a_run(int(run.pages[0]), depth_pages=run.depth_pages, created_s=run.created_s)
+        upper.last_used_s, upper.uses = run.last_used_s, run.uses
+        upper.priority, upper.state, upper.children = run.priority, dict(run.state), 1
+        assert run.keys is not None
+        upper.keys, run.keys = run.keys[:1], run.keys[1:]
         run.pages, run.depth_pages = run.pages[1:], run.depth_pages + 1
+        self.policy.used(upper)
 
     @rule(whole=strategies.booleans())
     def evict(self, whole: bool) -> None:
@@ -181,11 +219,26 @@ class _Machine(RuleBasedStateMachine):
         if run is None:
             return
         assert any(run is candidate for candidate in self.candidates), "chose no candidate"
+        self._take(run, whole)
+
+    @rule(step=strategies.floats(0, 400))
+    def time_passes(self, step: float) -> None:
+        self.now_s += step
+        while (run := self.policy.expired(self.now_s)) is not None:
+            assert any(run is candidate for candidate in self.candidates), "expired no candidate"
+            self._take(run, whole=True)
+
+    def _take(self, run: Run, whole: bool) -> None:
+        """Evict a run or its last page, as the core does."""
         self.candidates = [other for other in self.candidates if other is not run]
-        if whole or len(run.pages) == 1:
+        count = len(run.pages) if whole else 1
+        self.policy.leaving(run, count)
+        rest = len(run.pages) - count
+        assert run.keys is not None
+        run.pages, run.keys = run.pages[:rest], run.keys[:rest]
+        if rest == 0:
             self.policy.forgotten(run)
         else:
-            run.pages = run.pages[:-1]
             self.policy.add(run)
             self.candidates.append(run)
 

@@ -5,11 +5,18 @@ import random
 import pytest
 
 from interlock.core.eviction import EvictionPolicy
+from interlock.core.model import AttentionSpec, ModelDescription
 from interlock.core.testing.eviction_contract import EvictionContract, a_run, drain
+from interlock.plugins.cache.eviction.arc import ARCEviction
+from interlock.plugins.cache.eviction.belady import BeladyEviction
+from interlock.plugins.cache.eviction.cost_aware import CostAwareEviction, attention_tokens
 from interlock.plugins.cache.eviction.fifo import FIFOEviction
 from interlock.plugins.cache.eviction.length_aware import LengthAwareEviction
 from interlock.plugins.cache.eviction.lfu import LFUEviction
 from interlock.plugins.cache.eviction.lru import LRUEviction
+from interlock.plugins.cache.eviction.lruk import LRUKEviction
+from interlock.plugins.cache.eviction.s3fifo import S3FIFOEviction
+from interlock.plugins.cache.eviction.ttl import TTLEviction
 
 
 class TestLRUEviction(EvictionContract):
@@ -88,6 +95,73 @@ class TestLengthAwareEviction(EvictionContract):
         for run in (used, early, late):
             policy.add(run)
         assert drain(policy) == [late, early, used]
+
+
+class TestS3FIFOEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return S3FIFOEviction(num_pages=20)
+
+
+class TestLRUKEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return LRUKEviction(history_pages=20)
+
+
+class TestARCEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return ARCEviction(num_pages=20)
+
+
+class TestCostAwareEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return CostAwareEviction(page_size=16, attention_tokens=100.0)
+
+    def test_of_runs_used_as_often_the_one_cheapest_to_compute_again_goes_first(self) -> None:
+        policy = CostAwareEviction(page_size=16, attention_tokens=100.0)
+        deep, shallow = a_run(0, depth_pages=50), a_run(1, created_s=9.0)
+        policy.add(deep)
+        policy.add(shallow)
+        assert policy.value(deep) == 1 + 50 * 16 / 100
+        assert drain(policy) == [shallow, deep]
+
+    def test_attention_costs_as_much_as_the_rest_at_six_times_the_hidden_size(self) -> None:
+        """Where the heads' sizes add up to the hidden size: 24 E**2 = 4 E tokens."""
+        spec = AttentionSpec("heads", 8, 2, 64, 64, 0.125)
+        model = ModelDescription("m", "f", 10, 512, 3, 100, (spec,) * 3, "float32", {})
+        assert attention_tokens(model) == 6 * 512
+
+
+class TestTTLEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return TTLEviction(ttl_s=20.0)
+
+    def test_runs_expire_in_the_order_of_their_last_uses_once_the_time_is_over(self) -> None:
+        policy = TTLEviction(ttl_s=10.0)
+        first, second = a_run(0, last_used_s=1.0), a_run(1, last_used_s=3.0)
+        policy.add(second)
+        policy.add(first)
+        assert policy.expired(10.9) is None
+        assert policy.expired(13.0) is first
+        assert policy.expired(13.0) is second
+        assert policy.expired(99.0) is None
+
+
+class TestBeladyEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return BeladyEviction([*range(8), 3, 1, 4, 1, 5, 9, 2, 6, 5] * 3)
+
+    def test_reference_that_this_run_leaves_out_does_not_keep_a_run_for_ever(self) -> None:
+        policy = BeladyEviction([0, 1, 0, *range(2, 30), 1], slack=10)
+        skipped, later = a_run(0, keys=[0]), a_run(1, keys=[1])
+        for run in (skipped, later):
+            policy.entered(run, 1)
+        assert (policy.next_use(skipped), policy.next_use(later)) == (2, 31)
+        for key in range(2, 30):
+            policy.entered(a_run(2, keys=[key]), 1)
+        assert policy.next_use(skipped) == float("inf")
+        for run in (skipped, later):
+            policy.add(run)
+        assert drain(policy) == [skipped, later]
 
 
 @pytest.mark.parametrize("policy_class", [LRUEviction, FIFOEviction])

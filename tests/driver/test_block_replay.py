@@ -113,7 +113,7 @@ def test_policy_that_chooses_what_is_not_there_is_named():
         def choose(self) -> Run | None:
             return a_run(0)
 
-    with pytest.raises(ContractError, match=r"Liar\.choose returned no candidate"):
+    with pytest.raises(ContractError, match=r"Liar let go of what is no candidate"):
         replay(Liar(), [asking(0, [1, 2])], 1)
 
 

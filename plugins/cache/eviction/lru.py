@@ -18,6 +18,10 @@ class LRUEviction(RankedEviction):
         return run.last_used_s, -run.depth_pages
 
 
-def build(_config: LRUConfig, _context: BuildContext) -> LRUEviction:
+def build(config: LRUConfig, _context: BuildContext) -> LRUEviction:
     """The policy without candidates."""
-    return LRUEviction()
+    if not config.record:
+        return LRUEviction()
+    from interlock.plugins.cache.eviction.belady import RecordedLRU, open_record
+
+    return RecordedLRU(open_record(config.record))

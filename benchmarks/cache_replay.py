@@ -1,0 +1,270 @@
+"""Hit rates of every eviction policy on recorded traces, beside Belady's bound: tables and figure.
+
+    python benchmarks/cache_replay.py --traces ../shared/data/traces \
+        --json docs/results/cache_replay.json --page docs/results/cache_replay.md \
+        --figure docs/images/cache_replay.png
+
+Block ids are replayed against each policy alone (`replay.blocks=ids`) at the capacities of the
+Mooncake paper and at shares of the unique blocks. With `--engine CAPACITY,...` LRU also runs in the
+engine, and the difference is taken apart step by step. Cells that are in the JSON file are not
+computed again. The figure needs the extra `plot`.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from interlock.conf.hydra_edge import compose
+from interlock.core.assemble import build_engine
+from interlock.core.component import BuildContext
+from interlock.core.eviction import EvictionPolicy
+from interlock.core.registry import load_registry
+from interlock.core.request import HashedPrompt, Request
+from interlock.core.resolver import describe_models
+from interlock.driver.block_replay import replay
+from interlock.driver.run import make_entries, serve
+from interlock.plugins.cache.eviction.belady import BeladyEviction
+
+TRACES = ("conversation", "synthetic")
+CAPACITIES = (100_000, 50_000, 30_000, 10_000, 1_000)
+SHARES = (0.01, 0.05, 0.10, 0.25, 0.50)
+POLICIES = {
+    "lru": (), "fifo": (), "lfu": (), "lfu, aging=dynamic": ("cache.eviction.aging=dynamic",),
+    "length_aware": (), "s3fifo": (), "lruk": (), "arc": (), "cost_aware": (), "ttl": (),
+}  # fmt: skip
+BELADY = "belady"
+BLOCK = 512
+
+
+def base(path: Path) -> list[str]:
+    """Overrides of a run without a model on this trace."""
+    given = [
+        "executor=fixed",
+        "workload=trace",
+        f"workload.path={path}",
+        f"cache.page_size={BLOCK}",
+    ]
+    return [*given, "progress=false"]
+
+
+def read(path: Path) -> list[Request]:
+    """The requests of a trace."""
+    engine = build_engine(compose([*base(path), "cache.num_pages=1000"]))
+    entries = make_entries(compose([*base(path), "cache.num_pages=1000"]), engine)
+    return [entry for entry in entries if isinstance(entry, Request)]
+
+
+def make(policy: str, path: Path, capacity: int) -> EvictionPolicy:
+    """A policy as the command line builds it."""
+    name = policy.split(",")[0]
+    config = compose([*base(path), f"cache/eviction={name}", *POLICIES[policy]])
+    registry = load_registry()
+    model = describe_models(compose([*base(path), "model=tiny-gqa"]), registry)[0]
+    context = BuildContext(model, page_size=BLOCK, num_pages=capacity)
+    chosen = registry.chosen("cache/eviction", name, config.choices["cache/eviction"].config)
+    built = chosen.build(context)
+    assert isinstance(built, EvictionPolicy)
+    return built
+
+
+def cells(unique: int) -> Iterator[tuple[str, int]]:
+    """(policy, capacity) of every replay; shares of the unique blocks for LRU alone."""
+    known = [*POLICIES, BELADY]
+    yield from ((policy, capacity) for capacity in CAPACITIES for policy in known)
+    yield from (("lru", round(share * unique)) for share in SHARES)
+
+
+def measure(name: str, path: Path, found: dict[str, Any], save: Any) -> None:
+    """All replays of a trace that `found` lacks."""
+    requests = read(path)
+    blocks = [block for one in requests for block in one.hashed_prompt.block_ids]
+    facts = {"requests": len(requests), "blocks": len(blocks), "unique": len(set(blocks))}
+    facts["ideal"] = round(1 - facts["unique"] / facts["blocks"], 5)
+    mine = found.setdefault(name, {"trace": facts, "ids": {}, "engine": {}})
+    todo = [cell for cell in cells(facts["unique"]) if f"{cell[0]}@{cell[1]}" not in mine["ids"]]
+    with Progress() as progress:
+        task = progress.add_task(name, total=len(todo))
+        for policy, capacity in todo:
+            built = BeladyEviction(blocks) if policy == BELADY else make(policy, path, capacity)
+            summary = replay(built, requests, capacity).summary()
+            kept = {key: summary[key] for key in ("hit_rate", "prefix_hit_rate")}
+            mine["ids"][f"{policy}@{capacity}"] = {k: round(v, 5) for k, v in kept.items()}
+            save()
+            progress.advance(task)
+
+
+def whole_blocks(requests: Sequence[Request]) -> list[Request]:
+    """The requests without the block that a prompt does not fill."""
+    found = []
+    for one in requests:
+        full = one.num_prompt_tokens // BLOCK
+        prompt = HashedPrompt(one.hashed_prompt.block_ids[:full], BLOCK, full * BLOCK)
+        found.append(replace(one, hashed_prompt=prompt))
+    return found
+
+
+def in_engine(path: Path, capacity: int, policy: str, *more: str) -> tuple[int, int]:
+    """Blocks found by the engine at first admission, and prompts whose last full one was spared."""
+    given = [*base(path), f"cache.num_pages={capacity}", f"cache/eviction={policy}", *more]
+    config = compose([*given, "max_model_len=220000", "scheduler.budget_tokens=65536"])
+    engine = build_engine(config)
+    entries = make_entries(config, engine)
+    records = serve(engine, entries, progress=True)
+    prompts = [(record.num_prompt_tokens, record.cached_tokens) for record in records]
+    spared = sum(tokens % BLOCK == 0 and hit == tokens - BLOCK for tokens, hit in prompts)
+    return sum(hit for _, hit in prompts) // BLOCK, spared
+
+
+def attribute(name: str, path: Path, capacity: int, found: dict[str, Any], save: Any) -> None:
+    """From ids to the engine in four steps, as shares of all blocks."""
+    requests, mine = read(path), found[name]
+    total = mine["trace"]["blocks"]
+    key = f"lru@{capacity}"
+    if key in mine["engine"]:
+        return
+    steps: dict[str, float] = {"ids": mine["ids"][key]["hit_rate"]}
+    full = replay(make("lru", path, capacity), whole_blocks(requests), capacity).summary()
+    steps["full blocks only"] = full["hits"] / total
+    quick = ("executor.step_ms=0.000001", "executor.token_ms=0.0", "scheduler.max_requests=1")
+    alone, spared = in_engine(path, capacity, "lru", *quick, "workload.output_tokens=1")
+    steps["in a tree, one request at a time"] = (alone + spared) / total
+    steps["the last token is computed"] = alone / total
+    timed, _ = in_engine(path, capacity, "lru", "scheduler.max_requests=256")
+    steps["requests overlap and answers are kept"] = timed / total
+    mine["engine"][key] = {step: round(value, 5) for step, value in steps.items()}
+    save()
+
+
+def share_of_gap(ids: dict[str, Any], policy: str, capacity: int) -> float | None:
+    """How much of what Belady gains over LRU a policy gains; None where there is nothing."""
+    rate = {name: ids[f"{name}@{capacity}"]["hit_rate"] for name in ("lru", policy, BELADY)}
+    gap = rate[BELADY] - rate["lru"]
+    return None if gap < 5e-4 else (rate[policy] - rate["lru"]) / gap
+
+
+def page(found: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = ["# Eviction policies on recorded traces", "", f"`{found['command']}`", ""]
+    for name in [name for name in TRACES if name in found]:
+        lines += [f"## {name.capitalize()} trace", "", *_facts(found[name]["trace"]), ""]
+        lines += [*_rates(found[name]["ids"]), "", *_shares(found[name]), ""]
+        lines += _steps(found[name]["engine"])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _facts(trace: dict[str, Any]) -> list[str]:
+    return [
+        f"{trace['requests']:,} requests, {trace['blocks']:,} blocks of {BLOCK} tokens, "
+        f"{trace['unique']:,} different ones: {trace['ideal']:.3f} hits at best.",
+        "",
+        "Block hit rate of `replay.blocks=ids` by capacity in blocks; in brackets the share of the "
+        "gap between LRU and Belady that the policy closes.",
+    ]
+
+
+def _rates(ids: dict[str, Any]) -> list[str]:
+    lines = ["| policy | " + " | ".join(f"{c:,}" for c in CAPACITIES) + " |"]
+    lines.append("|---|" + "---|" * len(CAPACITIES))
+    for policy in (*POLICIES, BELADY):
+        row = []
+        for capacity in CAPACITIES:
+            cell = ids.get(f"{policy}@{capacity}")
+            if cell is None:
+                row.append("-")
+                continue
+            share = share_of_gap(ids, policy, capacity)
+            more = "" if share is None or policy in ("lru", BELADY) else f" ({share:+.0%})"
+            row.append(f"{cell['hit_rate']:.3f}{more}")
+        lines.append(f"| {policy} | " + " | ".join(row) + " |")
+    return lines
+
+
+def _shares(mine: dict[str, Any]) -> list[str]:
+    unique = mine["trace"]["unique"]
+    rates = [mine["ids"][f"lru@{round(share * unique)}"]["hit_rate"] for share in SHARES]
+    listed = ", ".join(f"{s:.0%} {rate:.3f}" for s, rate in zip(SHARES, rates, strict=True))
+    return [f"LRU at shares of the different blocks: {listed}."]
+
+
+def _steps(engine: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for key, steps in engine.items():
+        lines += [
+            f"LRU in the engine at {int(key.split('@')[1]):,} pages, in shares of all blocks:"
+        ]
+        lines += ["", "| semantics | hit rate | change |", "|---|---|---|"]
+        before = None
+        for step, rate in steps.items():
+            change = "" if before is None else f"{rate - before:+.4f}"
+            lines.append(f"| {step} | {rate:.4f} | {change} |")
+            before = rate
+        lines.append("")
+    return lines
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Hit rate by capacity, a panel for each trace, Belady's bound in black."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = [name for name in TRACES if name in found]
+    figure, axes = plt.subplots(1, len(names), figsize=(5 * len(names), 4), layout="constrained")
+    for axis, name in zip(axes, names, strict=True):
+        ids = found[name]["ids"]
+        for policy in (*POLICIES, BELADY):
+            xs = [c for c in CAPACITIES if f"{policy}@{c}" in ids]
+            ys = [ids[f"{policy}@{c}"]["hit_rate"] for c in xs]
+            style = {"color": "black", "linewidth": 2} if policy == BELADY else {"marker": "."}
+            axis.plot(xs, ys, label=policy, **style)
+        axis.set_xscale("log")
+        axis.set_title(f"Mooncake {name} trace")
+        axis.set_xlabel("capacity, blocks of 512 tokens")
+        axis.set_ylabel("block hit rate")
+        axis.grid(alpha=0.3)
+    axes[-1].legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=Path, required=True, help="folder of the traces")
+    parser.add_argument("--json", type=Path, required=True, help="results, kept and added to")
+    parser.add_argument("--page", type=Path, help="the same as Markdown")
+    parser.add_argument("--figure", type=Path, help="PNG of hit rate by capacity")
+    parser.add_argument("--only", choices=TRACES, help="one trace")
+    parser.add_argument(
+        "--engine", default="", help="capacities at which LRU also runs in the engine"
+    )
+    arguments = parser.parse_args()
+    command = (
+        "python benchmarks/cache_replay.py --traces TRACES --json docs/results/cache_replay.json"
+    )
+    found = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+    found["command"] = f"{command} --page docs/results/cache_replay.md --engine 30000,10000"
+
+    def save() -> None:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+
+    for name in [arguments.only] if arguments.only else TRACES:
+        path = arguments.traces / f"mooncake_{name}.jsonl.gz"
+        measure(name, path, found, save)
+        for capacity in map(int, filter(None, arguments.engine.split(","))):
+            attribute(name, path, capacity, found, save)
+    save()
+    if arguments.page:
+        arguments.page.write_text(page(found))
+    if arguments.figure:
+        draw(found, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()
