@@ -12,7 +12,7 @@ from interlock.core.batch import PageId, Pages
 from interlock.core.errors import ContractError
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
-from interlock.core.prefix_index import Inserted, PrefixIndex, PrefixKey, Run
+from interlock.core.prefix_index import Inserted, Part, PrefixIndex, PrefixKey, Run, Units
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class CacheCounters:
     evicted_pages: int = 0
     shared_duplicates: int = 0
     pages_taken: int = 0
+    partial_tokens: int = 0
+    """Hits inside a page: rows that were copied instead of computed."""
 
 
 class CachedRuns:
@@ -51,6 +53,17 @@ class CachedRuns:
                 f"{len(key.units)} rows, which are more than the rows or not indexed"
             )
         return pages
+
+    def partial(self, salt: bytes, after: PageId | None, units: Units) -> Part | None:
+        """See PrefixIndex."""
+        part = self.index.partial(salt, after, units)
+        if part and not (
+            self._pool.are_kept(np.array([part.page])) and 0 < part.units <= len(units)
+        ):
+            raise ContractError(
+                f"{type(self.index).__name__}.partial returned {part}: no such page"
+            )
+        return part
 
     def pin(self, pages: Pages, now_s: float) -> None:
         """Reference a matched prefix; its history parts from what follows it in the index."""

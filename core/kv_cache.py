@@ -36,6 +36,12 @@ class Match(NamedTuple):
     pages: Pages
     tokens: int
     source: "Holding | None" = None
+    part: PageId | None = None
+    """The indexed page to copy where `tokens` ends inside a page and there is no source.
+
+    It is not pinned: copies of a step run in the order of their requests and before its rows, so
+    that whoever gets the page in the same step writes to it later.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +145,7 @@ class KVCache:
     def match(self, salt: bytes, sequence: TokenSequence) -> Match:
         """The longest prefix usable by every table; leaves at least one token to compute."""
         usable = sequence.full_pages(sequence.length - 1)
-        if usable == 0 or not self.index.retains:
+        if not self.index.retains:
             return Match(NO_PAGES, 0)
         pages = self.runs.match(PrefixKey(salt, sequence.units(0, usable)))
         count = len(pages)
@@ -147,7 +153,19 @@ class KVCache:
             usable_by_all = [w.usable_prefixes(pages) for w in self.windows.values()]
             counts = np.flatnonzero(np.logical_and.reduce(usable_by_all)) + 1
             count = int(counts.max(initial=0))
-        return Match(pages[:count], count * self.page_size)
+        return self._with_part(salt, sequence, pages[:count])
+
+    def _with_part(self, salt: bytes, sequence: TokenSequence, pages: Pages) -> Match:
+        """A match of whole pages, with what the page after them shares with an indexed one."""
+        whole = len(pages) * self.page_size
+        units = sequence.row_start(len(pages))
+        if not self.windows and len(units) > 1:
+            after = PageId(int(pages[-1])) if len(pages) else None
+            part = self.runs.partial(salt, after, units)
+            same = sequence.entries_of(part.units) if part else 0
+            if part and (same := min(same, sequence.length - 1 - whole)) > 0:
+                return Match(pages, whole + same, part=part.page)
+        return Match(pages, whole)
 
     def fork(self, source: Holding, entries: int) -> Match | None:
         """A prefix of `entries` computed entries of `source`; None if it has let go of some."""
@@ -162,6 +180,9 @@ class KVCache:
     def fork_copies(self, holding: Holding, match: Match) -> tuple[PageCopy, ...]:
         """What fills the pages of a holding opened on `match` (and grown) before its first step."""
         page, filled = divmod(match.tokens, self.page_size)
+        if match.part is not None:
+            own = PageId(int(self.tables[0][holding.slot, page]))
+            return () if own == match.part else (PageCopy(0, match.part, own),)
         if match.source is None or filled == 0:
             return ()
         rows = match.source.slot, holding.slot
@@ -191,6 +212,7 @@ class KVCache:
             id, slot, salt, sequence, priority, self.counts[slot], self.first_live[slot]
         )
         self.counts[slot] = self.first_live[slot] = self.indexed[slot] = 0
+        self.counters.partial_tokens += 0 if match.part is None else match.tokens % self.page_size
         if len(match.pages):
             self._pin_prefix(holding, match, now_s)
         return holding

@@ -57,6 +57,13 @@ class Run:
     recognises content that comes back. None unless the index was told to keep keys."""
 
 
+class Part(NamedTuple):
+    """An indexed page whose row begins with `units` of the units asked for."""
+
+    page: PageId
+    units: int
+
+
 class Inserted(NamedTuple):
     """Outcome of an insertion.
 
@@ -82,6 +89,12 @@ class PrefixIndex(ABC):
     @abstractmethod
     def match(self, key: PrefixKey) -> Pages:
         """Pages of the longest indexed prefix of `key`, in order. Changes nothing."""
+
+    def partial(self, salt: bytes, after: PageId | None, units: Units) -> Part | None:
+        """Of the pages right after an indexed one (None: the first pages), one whose row begins
+        with the most of `units`; None: no row begins so, or the index does not offer parts.
+        """
+        return None
 
     @abstractmethod
     def insert(self, key: PrefixKey, after: PageId | None, pages: Pages) -> Inserted:

@@ -91,6 +91,16 @@ class TokenSequence:
             return covered.reshape(-1, size)
         return np.lib.stride_tricks.sliding_window_view(covered, width)[::size]
 
+    def row_start(self, page: int) -> Units:
+        """The units that are known of a page's key row; none of a hashed prompt's."""
+        first = page * self._page_size
+        end = min(self.length, first + self._page_size + self._lookback)
+        return self.slice(first, first if self._hashed is not None else max(first, end))
+
+    def entries_of(self, units: int) -> int:
+        """Leading entries of a page whose rows depend on no more than so many units of its key."""
+        return max(0, min(units - self._lookback, self._page_size))
+
     def _hashed_word(self, page: int) -> int:
         """One word that stands for every token that a page of a hashed prompt depends on.
 

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from interlock.core.capabilities import Capability, KeepsPages, Requirement, SharesPages, needs
+from interlock.core.capabilities import (
+    Capability,
+    Composition,
+    KeepsPages,
+    Requirement,
+    SharesPages,
+    needs,
+)
 from interlock.core.component import Component
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
@@ -42,6 +49,11 @@ class RadixConfig:
     """A radix tree over page rows."""
 
     name: str = "radix"
+    partial_pages: bool = option(
+        False,
+        "a hit may end inside a page: its first rows are copied to the request's own page, "
+        "instead of computed; looking costs time for each run that follows the hit",
+    )
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,30 @@ def _shared_pages_needed(config: Any, _model: ModelDescription | None) -> Iterab
     )
 
 
+def _radix_needs(config: Any, model: ModelDescription | None) -> Iterable[Requirement]:
+    yield from _shared_pages_needed(config, model)
+    if not config.partial_pages:
+        return
+    if model and any(spec.window for spec in model.attention):
+        reason = (
+            "cache/index=radix with cache.index.partial_pages=true copies rows of one table, and "
+            f"{model.name} keeps window pages in others; set cache.index.partial_pages=false"
+        )
+        yield lambda _composition: reason
+    yield _no_tier
+
+
+def _no_tier(composition: Composition) -> str | None:
+    """A page that is copied from is not pinned, and a transfer may write to it at any time."""
+    tier, _ = composition.chosen.get("cache/tiers", ("none", None))
+    if tier == "none":
+        return None
+    return (
+        f"cache/tiers={tier} moves pages while steps run, and cache.index.partial_pages=true "
+        "copies from pages that may be given away; set cache.index.partial_pages=false"
+    )
+
+
 def components() -> list[Component]:
     """Every built-in choice of cache/allocator, cache/index and cache/eviction."""
     here = "interlock.plugins.cache"
@@ -87,7 +123,7 @@ def components() -> list[Component]:
         ),
         Component(
             "cache/index", "radix", RadixConfig, f"{here}.radix:build",
-            "a radix tree over pages", provides=_keeps_pages, requires=_shared_pages_needed,
+            "a radix tree over pages", provides=_keeps_pages, requires=_radix_needs,
         ),
         Component(
             "cache/index", "none", NoIndexConfig, f"{here}.none:build",

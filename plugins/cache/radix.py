@@ -1,8 +1,8 @@
 """A radix tree over page rows, as in SGLang's RadixAttention."""
 
-from interlock.core.batch import Pages
+from interlock.core.batch import PageId, Pages
 from interlock.core.component import BuildContext
-from interlock.core.prefix_index import Units
+from interlock.core.prefix_index import Part, Units
 from interlock.plugins.cache import RadixConfig
 from interlock.plugins.cache.chain_keys import ChainKeys, FastKeys, chained
 from interlock.plugins.cache.run_tree import Column, Node, RunTree, Walk, common_rows
@@ -15,9 +15,10 @@ class RadixIndex(RunTree):
     time by vectorised code: Python runs once a node, not once a page.
     """
 
-    def __init__(self, num_pages: int = 0) -> None:
+    def __init__(self, num_pages: int = 0, partial_pages: bool = False) -> None:
         """Page ids below `num_pages` need no growth of the page table; larger ones are allowed."""
         super().__init__(num_pages)
+        self._partial = partial_pages
         self._following: dict[int | bytes, dict[bytes, Node]] = {}
         """Runs by the bytes of their first row, by the number of the run before them, or salt."""
         self._chain: ChainKeys | None = None
@@ -27,6 +28,22 @@ class RadixIndex(RunTree):
         assert not self._nodes, "keys are kept from the first page on or not at all"
         self._chain = FastKeys()
         return True
+
+    def partial(self, salt: bytes, after: PageId | None, units: Units) -> Part | None:
+        """See PrefixIndex. O(runs that follow)."""
+        if not self._partial:
+            return None
+        node, used = (None, 0) if after is None else self._place(after)
+        places = [(node, used)] if node is not None and used < len(node.pages) else []
+        if not places:
+            following = self._following.get(salt if node is None else node.number, {})
+            places = [(run, 0) for run in following.values()]
+        best: Part | None = None
+        for run, place in places:
+            same = common_rows(run.rows[place][:, None], units[:, None])
+            if same > (best.units if best else 0):
+                best = Part(PageId(run.pages.item(place)), same)
+        return best
 
     def _walk(self, salt: bytes, node: Node | None, used: int, rows: Units) -> Walk:
         parts: list[Pages] = []
@@ -71,6 +88,6 @@ class RadixIndex(RunTree):
         return node.salt if parent is None else parent.number
 
 
-def build(_config: RadixConfig, context: BuildContext) -> RadixIndex:
+def build(config: RadixConfig, context: BuildContext) -> RadixIndex:
     """An empty index for page ids below `context.num_pages`."""
-    return RadixIndex(context.num_pages)
+    return RadixIndex(context.num_pages, config.partial_pages)
