@@ -9,7 +9,13 @@ import torch
 
 from interlock.conf.hydra_edge import compose
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.capabilities import MakesText, RunsModel, SharesPages
+from interlock.core.capabilities import (
+    MakesText,
+    MovesPages,
+    PricesMoves,
+    RunsModel,
+    SharesPages,
+)
 from interlock.core.clock import Clock, VirtualClock, WallClock
 from interlock.core.component import BuildContext
 from interlock.core.draft_length import DraftLength
@@ -22,6 +28,10 @@ from interlock.core.executor import Executor
 from interlock.core.intake import Intake
 from interlock.core.kv_cache import KVCache
 from interlock.core.ledger import StepLedger
+from interlock.core.loads import Loads
+from interlock.core.model_files import ModelFiles
+from interlock.core.options import plain
+from interlock.core.page_identity import NotingFormat, page_identity
 from interlock.core.parallel import ParallelStrategy, Ranks
 from interlock.core.queues import Policies
 from interlock.core.rank import Leader, Rank, follow
@@ -31,6 +41,7 @@ from interlock.core.resolver import Resolution, describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
 from interlock.core.structured import StructuredOutput
+from interlock.core.tiered_pages import TieredPages
 
 SIMULATED_MAX_LEN = 1 << 18
 """Longest request where no model sets a limit, in tokens."""
@@ -102,8 +113,11 @@ class _Builder(Rank):
         config = replace(resolution.config, max_model_len=self._max_model_len(config))
         super().__init__(config, resolution.model, registry, resolution.chosen, ranks)
         self.classes["parallel"] = type(strategy)
+        self.opened: list[ModelFiles] = []
+        """Models that components read beside the target."""
+        formats = tuple(NotingFormat(form, self.opened) for form in self.context.formats)
         codec = registry.codec(self.model.files)
-        self.context = replace(self.context, codec=codec)
+        self.context = replace(self.context, codec=codec, formats=formats)
 
     def _max_model_len(self, config: EngineConfig) -> int:
         model = self.resolution.model
@@ -131,16 +145,18 @@ class _Builder(Rank):
             pages = self.pages(layout)
         cache = self._cache(layout, pages)
         executor: Executor = self.build("executor", replace(self.context, parts=parts))
+        loads = self._loads(cache, executor)
         length: DraftLength = self.build("spec/length")
         core = EngineCore(
             cache=cache,
             policies=self._policies(),
             drafts=self._draft_rules(drafter, length),
-            intake=self._intake(structured),
+            intake=self._intake(structured, self._salt(layout, drafter) if loads else None),
             ledger=StepLedger(),
             seed_of=lambda index: request_seed(self.config.seed, index),
             executor=type(executor).__name__,
             verifier=type(parts.verifier if parts else executor).__name__,
+            loads=loads,
         )
         if self.ranks.size > 1:
             executor = Leader(executor, self.ranks, self.strategy)
@@ -170,6 +186,41 @@ class _Builder(Rank):
             max_step_tokens=self.config.scheduler.budget_tokens,
             shares_pages=SharesPages() in self.resolution.capabilities,
         )
+
+    def _loads(self, cache: KVCache, executor: Executor) -> Loads | None:
+        """What moves pages to tiers and back; None where there are none."""
+        config, capabilities = self.config, self.resolution.capabilities
+        size = config.cache.page_size
+        moves = not {MovesPages(), PricesMoves()}.isdisjoint(capabilities)
+        context = replace(
+            self.context,
+            payload_bytes=executor.payload_bytes(size) if moves else 0,
+            load_timeout_s=config.cache.load_timeout_s,
+        )
+        built = [self.build(seam, context) for seam in ("cache/tiers", "cache/tiers/below")]
+        policy = self.build("cache/load", context)
+        tiers = [tier for tier in built if tier is not None]
+        if not tiers:
+            return None
+        pages = TieredPages(
+            cache, executor.transfers(tiers, size), config.cache.write == "through",
+            config.cache.load_timeout_s,
+        )  # fmt: skip
+        limit_ms = config.limits.ttft_ms
+        limit_s = None if limit_ms is None else limit_ms / 1e3
+        return Loads(cache, pages, policy, config.scheduler.budget_tokens, tiers, limit_s)
+
+    def _salt(self, layout: CacheLayout, drafter: Drafter | None) -> bytes:
+        """What pages in tiers depend on: everything but their tokens, adapter and tenant."""
+        config, model = self.config, self.model
+        files = [model.files] if model.files and self.runs_model else []
+        facts = [config.dtype, config.cache.dtype, config.cache.page_size, config.weights]
+        facts += [config.numerics, self.device.type, model.name if not files else ""]
+        if drafter is not None and drafter.attention:
+            files += self.opened
+            spec = self.chosen["spec"]
+            facts += [spec.key, plain(spec.config), drafter.lookback_tokens]
+        return page_identity(files, layout, facts)
 
     def _policies(self) -> Policies:
         return Policies(
@@ -201,7 +252,7 @@ class _Builder(Rank):
             length=length,
         )
 
-    def _intake(self, structured: StructuredOutput) -> Intake:
+    def _intake(self, structured: StructuredOutput, salt: bytes | None) -> Intake:
         resolution, model = self.resolution, self.resolution.model
         keys = {seam: chosen.key for seam, chosen in resolution.chosen.items()}
         unsupported = lacking(resolution.capabilities, keys)
@@ -211,11 +262,14 @@ class _Builder(Rank):
             )
             unsupported.setdefault(MakesText(), why)
         stored = self.config.cache.dtype
+        if salt is None:
+            identity = model.files and model.files.identity()
+            salt = f"model:{model.name}:{identity}:{stored}".encode()
         return Intake(
             vocab_size=model.vocab_size,
             max_model_len=self.max_len,
             eos_token_ids=model.eos_token_ids,
-            salt=f"model:{model.name}:{model.files and model.files.identity()}:{stored}".encode(),
+            salt=salt,
             share_tenants=self.config.cache.share_tenants,
             adapters=self.adapters,
             unsupported=unsupported,

@@ -4,6 +4,7 @@ Between the prefix index and the eviction policy stands one rule: a run is a can
 no run follows it and nobody references its last page. Both components are checked here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,8 @@ class CachedRuns:
         self._candidates: set[int] = set()
         if policy.wants_identity:
             index.keep_keys()
+        self.leaving: Callable[[Pages], None] | None = None
+        """Told of pages that are being evicted, while they still have their rows."""
 
     def match(self, key: PrefixKey) -> Pages:
         """Pages of the longest indexed prefix."""
@@ -177,6 +180,8 @@ class CachedRuns:
             raise ContractError(
                 f"{type(self.index).__name__}.drop_tail returned {pages}, not pages {tail}"
             )
+        if self.leaving is not None:
+            self.leaving(pages)
         self._pool.forget(pages)
         self._counters.evicted_pages += idle
         if len(run.pages):
@@ -186,6 +191,10 @@ class CachedRuns:
             if parent is not None:
                 self._refresh(parent)
         return pages
+
+    def refresh(self, last: PageId) -> None:
+        """References to pages up to the indexed page `last` changed."""
+        self._refresh(self._run_of(last))
 
     def _refresh(self, run: Run) -> None:
         """Tell the policy if the run became or ceased to be a candidate."""

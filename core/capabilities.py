@@ -90,6 +90,21 @@ class KeepsPages(Capability):
 
 
 @dataclass(frozen=True)
+class MovesPages(Capability):
+    """Pages are copied to and from stores beside the steps, with their bytes."""
+
+
+@dataclass(frozen=True)
+class PricesMoves(Capability):
+    """Copies of pages to and from stores take a computed time; nothing is copied."""
+
+
+@dataclass(frozen=True)
+class HoldsWholePages(Capability):
+    """Every row of the cache is in this process."""
+
+
+@dataclass(frozen=True)
 class RunsModel(Capability):
     """Real tokens, logits and features come out of a real forward pass."""
 

@@ -1,6 +1,7 @@
 """The engine that users drive: arrivals, clock, executor, and the core's plans between them."""
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -122,6 +123,8 @@ class Engine:
             pass
         if self._flights:
             self._land()
+        elif self.core.waits_for_tiers:
+            self._wait_for_tiers()
         elif self.core.num_waiting and not self._pending:
             policy = type(self.core.queues.policies.admission).__name__
             raise ContractError(
@@ -131,6 +134,12 @@ class Engine:
         elif self._pending and not self.core.has_outputs:
             self.clock.wait_until(self._pending[0][0])
         return self.core.take_outputs()
+
+    def _wait_for_tiers(self) -> None:
+        loads, arrival_s = self.core.loads, self._pending[0][0] if self._pending else math.inf
+        assert loads is not None
+        if not self.core.has_outputs:
+            loads.transfers.wait(self.clock, min(arrival_s, loads.deadline_s()))
 
     def _launch(self) -> bool:
         now_s = self.clock.now()
@@ -186,5 +195,7 @@ class Engine:
         }
 
     def close(self) -> None:
-        """Release the executor."""
+        """Release the executor, and end copies to tiers, after what they are doing."""
+        if self.core.loads is not None:
+            self.core.loads.close()
         self.executor.close()

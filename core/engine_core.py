@@ -20,6 +20,7 @@ from interlock.core.intake import Intake, due_s
 from interlock.core.kv_cache import Flags, KVCache
 from interlock.core.ledger import StepLedger
 from interlock.core.live import Live
+from interlock.core.loads import Loads
 from interlock.core.planner import Planner
 from interlock.core.queues import Policies, Queues
 from interlock.core.request import (
@@ -43,14 +44,15 @@ class EngineCore:
     def __init__(
         self, cache: KVCache, policies: Policies, drafts: DraftRules, intake: Intake,
         ledger: StepLedger, seed_of: Callable[[int], int], executor: str = "the executor",
-        verifier: str = "the verifier",
+        verifier: str = "the verifier", loads: Loads | None = None,
     ) -> None:  # fmt: skip
         """`executor` and `verifier` are the names of their classes, for messages."""
         self.cache = cache
         self.ledger = ledger
         self.queues = Queues(policies, cache)
+        self.loads = self.queues.loads = loads
         self.drafts = drafts = replace(drafts, ledger=ledger)
-        self._planner = Planner(self.queues, cache, drafts, intake.vocab_size)
+        self._planner = Planner(self.queues, cache, drafts, intake.vocab_size, loads)
         self.intake = intake
         self._seed_of = seed_of
         self._executor, self._verifier = executor, verifier
@@ -148,6 +150,11 @@ class EngineCore:
         return bool(self._live or self._outputs)
 
     @property
+    def waits_for_tiers(self) -> bool:
+        """True while some copy of pages is under way for which requests may be waiting."""
+        return bool(self._live and self.loads is not None and self.loads.under_way)
+
+    @property
     def num_waiting(self) -> int:
         """Requests without pages, preempted ones included."""
         return len(self.queues.waiting)
@@ -197,6 +204,9 @@ class EngineCore:
         check_answers(plan.batch, result, self.intake.vocab_size, self._verifier)
         num_rows, held_pages = plan.batch.num_rows, self.cache.pools[0].held
         self.queues.columns.in_flight[rows.roster.slots] = False
+        self.cache.now_s = now_s
+        if self.loads is not None:
+            self.loads.policy.stepped(plan.batch.num_tokens, now_s - plan.now_s)
         self._commit(rows, result, now_s)
         self.cache.check()
         self.ledger.end_step(

@@ -1,7 +1,7 @@
 """The executor seam: runs a planned step, for real or in virtual time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from interlock.core.drafter import FeatureDrafter
     from interlock.core.model import Decoder
     from interlock.core.planes import Planes
+    from interlock.core.tier import KVTier
+    from interlock.core.transfers import Transfers
     from interlock.core.verifier import Verifier
 
 
@@ -57,6 +59,14 @@ class Executor(ABC):
     @abstractmethod
     def execute(self, plan: StepPlan) -> StepResult:
         """Run the step. A request failing alone is in `StepResult.errors`; raising ends the run."""
+
+    def payload_bytes(self, page_size: int) -> int:
+        """Of one page of every table, as it is stored in tiers. For executors that move pages."""
+        raise NotImplementedError(f"{type(self).__name__} moves no pages")
+
+    def transfers(self, tiers: "Sequence[KVTier]", page_size: int) -> "Transfers":
+        """What copies pages to and from these tiers, the fastest first, beside the steps."""
+        raise NotImplementedError(f"{type(self).__name__} moves no pages")
 
     def facts(self) -> dict[str, Any]:
         """What the run's manifest counts of its steps, as plain values."""

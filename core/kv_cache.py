@@ -6,7 +6,7 @@ pages become visible, that pinned pages stay. Allocator, index and eviction poli
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from interlock.core.prefix_index import PrefixIndex, PrefixKey
 from interlock.core.request import RequestId
 from interlock.core.token_sequence import TokenSequence
 from interlock.core.window_pages import WindowPages
+
+if TYPE_CHECKING:
+    from interlock.core.tiered_pages import TieredPages
 
 Flags = NDArray[np.bool_]
 NO_PAGES: Pages = np.empty(0, dtype=np.int32)
@@ -42,6 +45,11 @@ class Match(NamedTuple):
     It is not pinned: copies of a step run in the order of their requests and before its rows, so
     that whoever gets the page in the same step writes to it later.
     """
+
+    @property
+    def last(self) -> PageId | None:
+        """Its last page, if it has one."""
+        return PageId(int(self.pages[-1])) if len(self.pages) else None
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +84,9 @@ class KVCache:
         self.pools = [PagePool(allocator) for allocator in allocators]
         self.counters = CacheCounters()
         self.runs = CachedRuns(index, policy, self.pools[0], self.counters)
+        self.tiers: TieredPages | None = None
+        self.now_s = 0.0
+        """When the step being planned, or committed, began or ended."""
         self._max_step_tokens = max_step_tokens
         self.generation = 0
         """Changes whenever a page may have left the index: matches made before are void."""
@@ -127,16 +138,31 @@ class KVCache:
         return None
 
     def available(self, table: int = 0) -> int:
-        """Pages that could be had now, evicting every cached one."""
+        """Pages that could be had now, evicting every cached one, or as soon as copies end."""
         pool = self.pools[table]
-        return pool.allocator.free_pages() + pool.cached
+        return pool.allocator.free_pages() + pool.cached + self.coming(table)
+
+    def coming(self, table: int) -> int:
+        """Pages that are only being saved: nobody's when that has ended."""
+        arriving = self.tiers.arriving[table] if self.tiers else 0
+        return self.pools[table].in_transit - arriving
+
+    @property
+    def comes_soon(self) -> bool:
+        """True while pages that are only being saved could be had by waiting."""
+        return any(pool.in_transit and self.coming(t) for t, pool in enumerate(self.pools))
+
+    @property
+    def waits_for_copies(self) -> bool:
+        """True while some page is in transit."""
+        return any(pool.in_transit for pool in self.pools)
 
     def room(self, tokens: int, match: Match) -> list[tuple[int, int]]:
         """For each table: pages that could be had beyond a match, and those still needed."""
         found = []
         for table, pool in enumerate(self.pools):
             hit = self._shared(table, match)[1]
-            idle = int(np.count_nonzero(pool.refs[hit] == 0))
+            idle = int(np.count_nonzero(pool.refs[hit] == pool.moves[hit]))
             found.append((self.available(table) - idle, self.pages_for(table, tokens) - len(hit)))
         return found
 
@@ -260,7 +286,7 @@ class KVCache:
             missing_R = np.maximum(needed_R - counts_R, 0)
             if not missing_R.any():
                 continue
-            pages = self._take(table, owners, missing_R.tolist())
+            pages = self.take(table, owners, missing_R.tolist())
             if pages is None:
                 for other, before_R, given in taken:
                     self.counts[slots, other] = before_R
@@ -280,20 +306,37 @@ class KVCache:
         places = np.arange(len(pages)) - np.repeat(before_R - first_R, counts_R)
         self.tables[table][np.repeat(slots, counts_R), places] = pages
 
-    def _take(self, table: int, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
+    def take(
+        self, table: int, owners: Sequence[RequestId], counts: Sequence[int], give_back: bool = True
+    ) -> Pages | None:
+        """New pages, counts[i] for owners[i], evicting what must go; None if there are too few.
+
+        `give_back`: also at the expense of what waiting requests had loaded.
+        """
         pool, count = self.pools[table], sum(counts)
         pages = pool.take(owners, counts)
         if pages is None:
             self.generation += 1
-            missing = count - pool.allocator.free_pages()
-            if table in self.windows:
-                self.windows[table].release_oldest(missing)
-            else:
-                self._left(self.runs.evict(missing))
+            self._make_room(table, count)
+            while give_back and self._lacks(table, count) > 0 and self._give_back():
+                self._make_room(table, count)
             pages = pool.take(owners, counts)
         if pages is not None:
             self.counters.pages_taken += count
         return pages
+
+    def _give_back(self) -> bool:
+        return self.tiers is not None and self.tiers.give_back()
+
+    def _lacks(self, table: int, count: int) -> int:
+        return count - self.pools[table].allocator.free_pages() - self.coming(table)
+
+    def _make_room(self, table: int, count: int) -> None:
+        missing = self._lacks(table, count)
+        if table in self.windows:
+            self.windows[table].release_oldest(missing)
+        elif missing > 0:
+            self._left(self.runs.evict(missing))
 
     def expire(self, now_s: float) -> None:
         """Let go of what the eviction policy says has had its time."""
@@ -330,9 +373,10 @@ class KVCache:
             if end > first:
                 pages = self.tables[table][holding.slot, first:end].copy()
                 holding.first_live[table] = end
-                self._release(table, pages)
+                self.release(table, pages)
 
-    def _release(self, table: int, pages: Pages) -> None:
+    def release(self, table: int, pages: Pages) -> None:
+        """One reference less to each of these pages of a table."""
         self.pools[table].drop_refs(pages)
         if table in self.windows:
             self.windows[table].released(pages)
@@ -341,7 +385,7 @@ class KVCache:
         """End a request: unpin or free everything it held. Its prefix counts as used until now."""
         for table, pool in enumerate(self.pools):
             first, end = holding.first_live[table], holding.counts[table]
-            self._release(table, self.tables[table][holding.slot, first:end].copy())
+            self.release(table, self.tables[table][holding.slot, first:end].copy())
             pool.allocator.close(holding.id)
         indexed = int(self.indexed[holding.slot])
         if indexed:
@@ -369,6 +413,8 @@ class KVCache:
                 holding.first_live[table],
             )
         self.indexed[holding.slot] = end
+        if self.tiers is not None:
+            self.tiers.indexed(key, after, pages, own)
 
     # Which of many -----------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Ownership of one table's pages: reference counts, and the equation that must always hold.
 
 A page is free (the allocator's), held (referenced by a request, or reserved for one), cached (kept
-by the prefix index and referenced by nobody) or in transit (being moved by a tier).
+by the prefix index and referenced by nobody) or in transit (referenced by nothing but copies to or
+from a tier that are under way).
 """
 
 from collections.abc import Sequence
@@ -26,12 +27,14 @@ class PagePool:
         self.kept = np.zeros(self.num_pages, dtype=np.bool_)
         self.referenced = 0
         self.cached = 0
-        self.in_transit = 0
+        self.moves = np.zeros(self.num_pages, dtype=np.int32)
+        """How many of a page's references are those of copies under way."""
+        self.moving = self.in_transit = 0
 
     @property
     def held(self) -> int:
         """Pages that requests reference or have reserved."""
-        return self.referenced + self.allocator.reserved_pages()
+        return self.referenced - self.in_transit + self.allocator.reserved_pages()
 
     def take(self, owners: Sequence[RequestId], counts: Sequence[int]) -> Pages | None:
         """New pages with one reference each, counts[i] for owners[i]; None if there are too few."""
@@ -70,6 +73,8 @@ class PagePool:
     def add_refs(self, pages: Pages) -> None:
         """One more reference to each of these kept or referenced pages (no page twice)."""
         places = _places(pages)
+        if self.moving:
+            self.in_transit -= self._in_transit(pages)
         before = self.refs[places]
         self.refs[places] = before + 1
         fresh = len(before) - int(np.count_nonzero(before))
@@ -81,6 +86,8 @@ class PagePool:
         places = _places(pages)
         left = self.refs[places] - 1
         self.refs[places] = left
+        if self.moving:
+            self.in_transit += self._in_transit(pages)
         idle = pages[left == 0]
         kept = self.kept[_places(idle)]
         self.referenced -= len(idle)
@@ -88,6 +95,25 @@ class PagePool:
         freed = idle[~kept]
         if len(freed):
             self.allocator.give_back(freed)
+
+    def start_move(self, pages: Pages) -> None:
+        """The caller's reference to each (no page twice) is a copy's now, until `end_move`.
+
+        A page without any other reference is in transit.
+        """
+        self.moves[pages] += 1
+        self.moving += len(pages)
+        self.in_transit += self._in_transit(pages)
+
+    def end_move(self, pages: Pages) -> None:
+        """The copy is done, or given up: the reference to each is the caller's again."""
+        self.in_transit -= self._in_transit(pages)
+        self.moves[pages] -= 1
+        self.moving -= len(pages)
+
+    def _in_transit(self, pages: Pages) -> int:
+        moves = self.moves[pages]
+        return int(np.count_nonzero((moves > 0) & (moves == self.refs[pages])))
 
     def keep(self, pages: Pages) -> None:
         """The index now holds these referenced pages."""

@@ -14,6 +14,7 @@ from interlock.core.draft_rules import DraftRules
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live
+from interlock.core.loads import Loads
 from interlock.core.queues import Queues
 from interlock.core.request import RequestId
 from interlock.core.samples import usable_prefix
@@ -25,8 +26,12 @@ from interlock.core.step_rows import PlannedRows, StepRows
 class Planner:
     """Chooses each step's rows out of the queues."""
 
-    def __init__(self, queues: Queues, cache: KVCache, drafts: DraftRules, vocab_size: int) -> None:
+    def __init__(
+        self, queues: Queues, cache: KVCache, drafts: DraftRules, vocab_size: int,
+        loads: Loads | None = None,
+    ) -> None:  # fmt: skip
         self.queues = queues
+        self._loads = loads
         self._cache = cache
         self._drafts = drafts
         self._vocab_size = vocab_size
@@ -34,6 +39,8 @@ class Planner:
     def plan(self, now_s: float) -> PlannedRows | None:
         """Rows of the next step, if there are any."""
         queues, running = self.queues, self.queues.columns
+        if self._loads is not None:
+            self._loads.collect(now_s)
         self._cache.expire(now_s)
         ready = queues.ready()
         pending = running.length[ready] - running.computed[ready]
@@ -45,9 +52,10 @@ class Planner:
         budget = queues.policies.budget_tokens
         drafts, offered = self._propose(decodes, budget, bool(prefills or queues.waiting))
         budget -= sum(len(draft.tokens) for draft in drafts.values())
-        matches = self._look_up_waiting(budget, now_s)
+        able = self._able_to_start(int(pending[~decoding].sum()), now_s)
+        matches = self._look_up_waiting(able, budget, now_s)
         step = StepRows(queues, self._cache, self._drafts, now_s, drafts, offered, matches)
-        self._fill(step, decodes, [*prefills, *queues.waiting[: len(matches)]], budget)
+        self._fill(step, decodes, [*prefills, *able[: len(matches)]], budget)
         asked = len(ready) + len(matches)
         while step.empty:  # whoever got a share could not start, or gave its own pages up
             decodes = decodes[running.present[decodes]]
@@ -56,6 +64,8 @@ class Planner:
                 break
             self._fill(step, decodes, prefills, budget)
             asked = len(decodes) + len(prefills)
+        if step.empty and self._cache.waits_for_copies:
+            return None
         if step.empty and not running.in_flight.any() and queues.release(now_s):
             return self.plan(now_s)
         if matches and step.empty and not queues.running:
@@ -84,26 +94,55 @@ class Planner:
         live.refresh_view()
         return live.view
 
-    def _look_up_waiting(self, budget_tokens: int, now_s: float) -> dict[RequestId, Match]:
-        """Prefix matches of the waiting requests that may start, as many as the budget serves."""
+    def _able_to_start(self, backlog_tokens: int, now_s: float) -> list[Live]:
+        """The first waiting requests, as many as could run, but for those whose pages come."""
+        room = max(0, self.queues.policies.max_requests - len(self.queues.running))
+        first, able = self.queues.waiting[:room], []
+        if self._loads is None:
+            return first
+        for place, live in enumerate(first):
+            behind = len(self.queues.waiting) - place - 1
+            if self._loads.ready(live, now_s, backlog_tokens, behind):
+                able.append(live)
+            backlog_tokens += live.view.pending
+        return able
+
+    def _look_up_waiting(
+        self, able: Sequence[Live], budget_tokens: int, now_s: float
+    ) -> dict[RequestId, Match]:
+        """Prefix matches of the first of `able` requests, as many as the budget serves."""
         matches: dict[RequestId, Match] = {}
-        room = self.queues.policies.max_requests - len(self.queues.running)
         promised = [0] * len(self._cache.pools)
-        for live in self.queues.waiting[: max(0, room)]:
+        for live in able:
             if budget_tokens <= 0:
                 break
             match = usable_prefix(live, self._cache)
             live.refresh_view()
             live.view.pending = live.sequence.length - match.tokens
-            room_of = self._cache.room(live.sequence.length, match)
-            load = self.queues.load(now_s, len(matches), room_of, promised)
-            if not self.queues.policies.admission.admit(live.view, load):
+            room_of = self._admissible(live, match, matches, promised, now_s)
+            if room_of is None:
                 self.queues.counters.refused_admissions += 1
                 break
             matches[live.id] = match
             budget_tokens -= live.view.pending
             promised = [p + need for p, (_, need) in zip(promised, room_of, strict=True)]
         return matches
+
+    def _admissible(
+        self, live: Live, match: Match, admitted: Mapping[RequestId, Match], promised: list[int],
+        now_s: float,
+    ) -> list[tuple[int, int]] | None:  # fmt: skip
+        """The room for a request in each table (see KVCache.room), if it may start.
+
+        What others loaded and wait with does not keep it waiting, but for those that start too.
+        """
+        while True:
+            room_of = self._cache.room(live.sequence.length, match)
+            load = self.queues.load(now_s, len(admitted), room_of, promised)
+            if self.queues.policies.admission.admit(live.view, load):
+                return room_of
+            if self._loads is None or not self._loads.give_back({*admitted, live.id}):
+                return None
 
     def _propose(
         self, slots: Ints, budget: int, prompts_wait: bool

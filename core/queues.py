@@ -14,6 +14,7 @@ from interlock.core.batch import NO_DRAFT, Ints
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import Holding, KVCache, Match
 from interlock.core.live import Live
+from interlock.core.loads import Loads
 from interlock.core.request import RequestId, Status
 from interlock.core.running import Running
 from interlock.core.scheduler import (
@@ -62,6 +63,7 @@ class Queues:
         self._cache = cache
         self._keys: dict[RequestId, tuple[Any, RequestId]] = {}
         self._admissions = 0
+        self.loads: Loads | None = None
         self._order: Ints | None = None
         """Slots of the running requests in the order policy's order; None: to be sorted."""
 
@@ -86,6 +88,8 @@ class Queues:
         elif live in self.waiting:
             self.waiting.remove(live)
         self._keys.pop(live.id, None)
+        if self.loads is not None:
+            self.loads.leave(live)
 
     def _stop(self, live: Live, holding: Holding, now_s: float) -> None:
         self._cache.close(holding, now_s)
@@ -163,6 +167,8 @@ class Queues:
             else:
                 live.record.shared_tokens = match.tokens
         live.record.status = Status.RUNNING
+        if self.loads is not None:
+            self.loads.leave(live)
         self.counters.admissions += 1
         return True
 

@@ -61,6 +61,23 @@ SEAMS: dict[str, Seam] = {
             "which cached pages go first when pages run out",
         ),
         Seam(
+            "cache/tiers",
+            "interlock.core.tier:KVTier",
+            "where pages are kept beyond the device",
+            optional=True,
+        ),
+        Seam(
+            "cache/tiers/below",
+            "interlock.core.tier:KVTier",
+            "a second, slower store behind the first",
+            optional=True,
+        ),
+        Seam(
+            "cache/load",
+            "interlock.core.load_policy:LoadPolicy",
+            "whether pages come from a store or are computed again",
+        ),
+        Seam(
             "scheduler/order",
             "interlock.core.scheduler:OrderPolicy",
             "which request goes first",

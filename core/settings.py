@@ -14,6 +14,7 @@ NUMERICS = ("fast", "batch_invariant")
 WEIGHTS = ("auto", "int8", "int4")
 CACHE_DTYPES = ("auto", "fp8")
 REPLAYS = ("engine", "ids")
+CACHE_WRITES = ("through", "back")
 MAX_PAGE_SIZE = 512
 MAX_THREADS = 1024
 """Torch ends the process when the system gives it fewer threads than it was promised."""
@@ -56,6 +57,12 @@ class CacheConfig:
         "(each number to 1 part in 16 at worst; the report says what it measured)",
     )
     share_tenants: bool = option(False, "let tenants reuse each other's cached prefixes")
+    write: str = option(
+        "through", "to cache/tiers. through: pages as they are computed; back: as they are evicted"
+    )
+    load_timeout_s: float = option(
+        1.0, "seconds after which a request computes what it waits for from a tier"
+    )
 
     def problems(self) -> Iterator[str]:
         """Every value out of range."""
@@ -63,6 +70,10 @@ class CacheConfig:
             yield f"cache.page_size={self.page_size} is not from 1 to {MAX_PAGE_SIZE}"
         if self.num_pages is not None and self.num_pages < 1:
             yield f"cache.num_pages={self.num_pages} is not at least 1, or null"
+        if self.write not in CACHE_WRITES:
+            yield f"cache.write={self.write!r} is not one of {', '.join(CACHE_WRITES)}"
+        if not 0 < self.load_timeout_s <= 3600:
+            yield f"cache.load_timeout_s={self.load_timeout_s} is not above 0 and up to 3600"
         if self.dtype not in CACHE_DTYPES:
             yield f"cache.dtype={self.dtype!r} is not one of {', '.join(CACHE_DTYPES)}"
 

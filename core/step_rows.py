@@ -138,9 +138,11 @@ class StepRows:
         self._queues.slide_windows()
         while not self._cache.grow(live.holding, live.computed, end):
             self._admitting = False
+            if self._cache.comes_soon:
+                return False
             victim = self._queues.preempt_for(live, self._now_s)
             if victim is None:
-                if not self._running.in_flight.any():
+                if not (self._running.in_flight.any() or self._cache.waits_for_copies):
                     raise self._queues.no_progress(live)
                 return False
             self._decodes = self._decodes[self._running.present[self._decodes]]

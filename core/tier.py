@@ -23,6 +23,9 @@ class KVTier(ABC):
     stated time. Keys are content hashes: two writes of a key have the same bytes.
     """
 
+    answers_at_once: bool = False
+    """True: `holds` looks into memory only, so that it may be asked between two steps."""
+
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
         """Reason -> times. A key that is simply not there is no failure."""
@@ -68,3 +71,11 @@ class KVTier(ABC):
 
     def close(self) -> None:
         """Release what the store holds. Entries of a store that outlives the process stay."""
+
+
+class PricedTier(KVTier):
+    """A store without bytes on a virtual clock: what its copies would take."""
+
+    @abstractmethod
+    def seconds(self, payload_bytes: int) -> float:
+        """Of one copy of so many bytes, to or from it."""

@@ -53,6 +53,10 @@ class WindowPages:
         first = self.first_visible_page(len(anchors) * self._page_size)
         return first, self._companion[anchors[first:]]
 
+    def companion(self, anchors: Pages) -> Pages:
+        """The companion of each anchor, NONE where it has none."""
+        return self._companion[anchors]
+
     def adopt(self, anchors: Pages, pages: Pages, first_page: int, first_live: int) -> None:
         """Newly indexed anchors take the request's live pages as companions where they lack one."""
         for offset, (anchor, page) in enumerate(zip(anchors.tolist(), pages.tolist(), strict=True)):

@@ -11,6 +11,7 @@ from interlock.core.sampling_params import GRAMMARS
 from interlock.core.workload import BadRequest
 from interlock.driver.metrics import candidates
 
+TIERS = ("cache/tiers", "cache/tiers/below")
 Entries = Iterable[Request | BadRequest]
 
 
@@ -32,6 +33,7 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
         "cache/allocator": {"pages_taken": cache.pages_taken},
         "cache/index": {"hits": cache.hits, "shared_duplicates": cache.shared_duplicates},
         "cache/eviction": {"evicted_pages": cache.evicted_pages},
+        **_tiers(engine),
         "scheduler/order": {"admissions": queues.admissions},
         "scheduler/admission": {"admissions": queues.admissions},
         "scheduler/chunking": {"steps": ledger.steps},
@@ -49,6 +51,18 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
     }
 
 
+def _tiers(engine: Engine) -> dict[str, dict[str, Any]]:
+    """What stores and the load policy did; nothing without a store."""
+    loads, tiers = engine.core.loads, engine.core.cache.tiers
+    if loads is None or tiers is None:
+        return {seam: {} for seam in (*TIERS, "cache/load")}
+    found: dict[str, dict[str, Any]] = {seam: {} for seam in TIERS}
+    for seam, store in zip(TIERS, loads.stores, strict=False):
+        failures = {f"failed_{reason}": times for reason, times in store.failures.items()}
+        found[seam] = asdict(tiers.counters) | failures
+    return {**found, "cache/load": dict(loads.policy.facts())}
+
+
 def inert(engine: Engine, entries: Entries = ()) -> list[str]:
     """What was never exercised, seams and adapters: their arm of an ablation measured nothing.
 
@@ -59,6 +73,8 @@ def inert(engine: Engine, entries: Entries = ()) -> list[str]:
     idle = {seam for seam, of in found if not any(n for n in of.values() if not isinstance(n, str))}
     if not engine.core.cache.index.retains:
         idle -= {"cache/index", "cache/eviction"}
+    stores = engine.core.loads.stores if engine.core.loads else ()
+    idle -= set(TIERS[len(stores) :]) | (set() if stores else {"cache/load"})
     if engine.core.drafts.num_drafts == 0:
         idle -= {"spec", "spec/verifier", "spec/length"}
     if FollowsGrammars() not in engine.resolution.capabilities:

@@ -50,6 +50,13 @@ class Rerun:
         config = read_config(self.saved.config | threads, load_registry(), problems)
         if config is None:
             raise ConfigError([f"rerun={self.saved.directory}: {problem}" for problem in problems])
+        store = config.choices["cache/tiers"].name
+        if store != "none":
+            raise ConfigError(
+                f"rerun={self.saved.directory}: it ran with cache/tiers={store}, whose copies end "
+                "beside the steps at times that were not recorded; run it anew with the overrides "
+                "in its run.json"
+            )
         return config
 
     def clock(self) -> ReplayClock:

@@ -11,6 +11,9 @@ CONTRACTS = {
     "cache/allocator": "allocator_contract:AllocatorContract",
     "cache/index": "index_contract:IndexContract",
     "cache/eviction": "eviction_contract:EvictionContract",
+    "cache/tiers": "tier_contract:TierContract",
+    "cache/tiers/below": "tier_contract:TierContract",
+    "cache/load": "load_contract:LoadPolicyContract",
     "scheduler/order": "scheduler_contract:OrderContract",
     "scheduler/admission": "scheduler_contract:AdmissionContract",
     "scheduler/chunking": "scheduler_contract:ChunkingContract",
@@ -29,6 +32,9 @@ FEATURE_DRAFTERS = (
 OTHER_CONTRACTS = {
     ("spec", name): "feature_drafter_contract:FeatureDrafterContract" for name in FEATURE_DRAFTERS
 }
+for _seam in ("cache/tiers", "cache/tiers/below"):
+    OTHER_CONTRACTS[_seam, "none"] = "load_contract:NoStoreContract"
+    OTHER_CONTRACTS[_seam, "priced"] = "load_contract:PricedTierContract"
 
 TESTED = {
     ("attention", "reference"): "attention.test_backends:TestReference",
@@ -49,6 +55,9 @@ TESTED = {
     ("cache/eviction", "cost_aware"): "cache.test_eviction:TestCostAwareEviction",
     ("cache/eviction", "ttl"): "cache.test_eviction:TestTTLEviction",
     ("cache/eviction", "belady"): "cache.test_eviction:TestBeladyEviction",
+    ("cache/load", "always"): "cache.test_load_policies:TestAlways",
+    ("cache/load", "never"): "cache.test_load_policies:TestNever",
+    ("cache/load", "cost"): "cache.test_load_policies:TestCost",
     ("scheduler/order", "arrival"): "scheduler.test_policies:TestArrivalOrder",
     ("scheduler/order", "priority"): "scheduler.test_policies:TestPriorityOrder",
     ("scheduler/admission", "when_it_fits"): "scheduler.test_policies:TestWhenItFits",
@@ -92,6 +101,16 @@ TESTED = {
     ("workload", "synthetic"): "frontend.test_contracts:TestSynthetic",
     ("workload", "trace"): "frontend.test_contracts:TestTrace",
 }
+
+for _seam in ("cache/tiers", "cache/tiers/below"):
+    TESTED |= {
+        (_seam, "none"): "cache.test_load_policies:TestNoTier",
+        (_seam, "priced"): "cache.test_load_policies:TestPriced",
+        (_seam, "cpu"): "cache.test_tiers:TestCPU",
+        (_seam, "disk"): "cache.test_tiers:TestDisk",
+        (_seam, "remote"): "cache.test_tiers:TestRemote",
+        (_seam, "mooncake"): "cache.test_tiers:TestMooncake",
+    }
 
 
 def find(path, package):

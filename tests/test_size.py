@@ -13,7 +13,7 @@ def load():
     return module
 
 
-LIMIT = 5000 + 60 + 245 + 30 + 20 + 100 + 295
+LIMIT = 5000 + 60 + 245 + 700 + 20 + 100 + 295
 """Sixty are for the build of compiled CPU code, which two plugin groups share; the rest is what
 drafts with laws, estimates, tapped layers, lengths of their own and an account by depth take, and
 what keeps pages in further tiers: the interface and who owns a page that moves. Twenty

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from interlock.core.batch import Pages
 from interlock.core.cached_runs import CachedRuns
 from interlock.core.engine import Engine
 from interlock.core.kv_cache import Holding, KVCache
@@ -18,11 +19,22 @@ def check_engine(engine: Engine) -> None:
     A page that its request will write belongs to that request alone.
     """
     cache, running = engine.core.cache, engine.core.queues.running.values()
-    check_cache(cache, [live.holding for live in running if live.holding])
+    check_cache(cache, [live.holding for live in running if live.holding], holds_of(engine))
     check_running(engine.core.queues.columns)
     for live in running:
         if live.holding is not None:
             check_written(cache, live.holding, live.computed)
+
+
+def holds_of(engine: Engine) -> list[list[Pages]]:
+    """Pages by table of everything beside running requests that references some: see KVCache."""
+    loads, tiers = engine.core.loads, engine.core.cache.tiers
+    if loads is None or tiers is None:
+        return []
+    held = [wait.hold.pages for wait in loads._waits.values() if wait.hold is not None]
+    held += [load.hold.pages for load in tiers._loads.values()]
+    moving = [transfer.pages for transfer in tiers.moving()]
+    return held + [[of[of != NONE] for of in pages] for pages in moving]
 
 
 def check_written(cache: KVCache, holding: Holding, computed: int) -> None:
@@ -34,14 +46,18 @@ def check_written(cache: KVCache, holding: Holding, computed: int) -> None:
         assert not pool.kept[pages].any(), f"table {table}: indexed pages would be written"
 
 
-def check_cache(cache: KVCache, holdings: Sequence[Holding]) -> None:
-    """Recompute ownership from the holdings and the index."""
+def check_cache(
+    cache: KVCache, holdings: Sequence[Holding], holds: Sequence[Sequence[Pages]] = ()
+) -> None:
+    """Recompute ownership from the holdings, other holds by table, and the index."""
     for table, pool in enumerate(cache.pools):
         check_pool(pool)
         refs = np.zeros(pool.num_pages, dtype=np.int32)
         for holding in holdings:
             first, end = holding.first_live[table], holding.counts[table]
             np.add.at(refs, cache.tables[table][holding.slot, first:end], 1)
+        for pages in holds:
+            np.add.at(refs, pages[table], 1)
         assert bool((refs == pool.refs).all()), f"references of table {table} are stale"
     check_runs(cache.runs)
     for holding in holdings:
@@ -57,6 +73,9 @@ def check_pool(pool: PagePool) -> None:
     pool.check()
     assert bool((pool.refs >= 0).all()), "a negative reference count"
     assert pool.referenced == np.count_nonzero(pool.refs), "referenced is stale"
+    transit = np.count_nonzero((pool.moves > 0) & (pool.moves == pool.refs))
+    assert pool.in_transit == transit, "in transit is stale"
+    assert pool.moving == pool.moves.sum(), "moving is stale"
     assert pool.cached == np.count_nonzero(pool.kept & (pool.refs == 0)), "cached is stale"
     taken = np.flatnonzero((pool.refs > 0) | pool.kept).astype(np.int32)
     pool.allocator.check_integrity(taken)

@@ -15,6 +15,7 @@ from interlock.core.capabilities import (
 from interlock.core.component import Component
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
+from interlock.plugins.cache import tiering
 from interlock.plugins.cache.eviction import components as eviction_policies
 
 
@@ -130,4 +131,5 @@ def components() -> list[Component]:
             "nothing is kept for later requests",
         ),
         *eviction_policies(),
+        *tiering.components(),
     ]  # fmt: skip

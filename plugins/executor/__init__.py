@@ -12,6 +12,8 @@ from interlock.core.capabilities import (
     DrivesVirtualTime,
     EditsLogits,
     MakesText,
+    MovesPages,
+    PricesMoves,
     RatesDrafts,
     Requirement,
     ReturnsLogprobs,
@@ -73,7 +75,8 @@ class FixedConfig:
     """Price each step by a fixed formula on a virtual clock; no model runs.
 
     A step lasts step_ms + token_ms * tokens + draft_ms * drafted tokens. Tokens are hashed from the
-    request's seed and position; each draft is accepted with probability `acceptance`.
+    request's seed and position; each draft is accepted with probability `acceptance`. Copies to and
+    from cache/tiers=priced move kv_bytes_per_token for each token, beside the steps.
     """
 
     name: str = "fixed"
@@ -83,11 +86,14 @@ class FixedConfig:
     acceptance: float = option(
         0.7, "probability that a candidate is accepted after the ones before"
     )
+    kv_bytes_per_token: int = option(131072, "bytes of a token's rows in the cache, in all layers")
 
     def __post_init__(self) -> None:
         for key in ("step_ms", "token_ms", "draft_ms"):
             if not 0 <= getattr(self, key) <= MOST_MS:
                 raise ValueError(f"{key}={getattr(self, key)} is not from 0 to {MOST_MS:g}")
+        if not 1 <= self.kv_bytes_per_token <= 1 << 40:
+            raise ValueError(f"kv_bytes_per_token={self.kv_bytes_per_token} is not from 1 to 2**40")
         if not 0 <= self.acceptance <= 1:
             raise ValueError(f"acceptance={self.acceptance} is not a number from 0 to 1")
         if self.step_ms == 0 and self.token_ms == 0:
@@ -127,7 +133,9 @@ def components() -> list[Component]:
 
 
 def _torch_provides(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (RunsModel(), RunsOnRanks(), ReturnsLogprobs(), EditsLogits(), MakesText())
+    return (
+        RunsModel(), RunsOnRanks(), ReturnsLogprobs(), EditsLogits(), MakesText(), MovesPages(),
+    )  # fmt: skip
 
 
 def _torch_requires(config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:
@@ -170,4 +178,6 @@ def _can_capture(composition: Composition) -> str | None:
 
 
 def _fixed_provides(_config: FixedConfig, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (SimulatesDrafts(), RatesDrafts(), DrivesVirtualTime(), TakesBlockIds())
+    return (
+        SimulatesDrafts(), RatesDrafts(), DrivesVirtualTime(), TakesBlockIds(), PricesMoves(),
+    )  # fmt: skip

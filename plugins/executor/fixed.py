@@ -1,12 +1,17 @@
 """The fixed-cost executor: the real scheduler and cache on a virtual clock, without a model."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from interlock.core.batch import Draft, Ints, Seeds, StepPlan, StepResult, StepTimes
 from interlock.core.component import BuildContext
 from interlock.core.executor import Executor
 from interlock.core.streams import Purpose, uniform, uniforms
+from interlock.core.tier import KVTier, PricedTier
+from interlock.core.transfers import Transfers
 from interlock.plugins.executor import FixedConfig
+from interlock.plugins.executor.priced_transfers import PricedTransfers
 
 
 class FixedExecutor(Executor):
@@ -57,6 +62,15 @@ class FixedExecutor(Executor):
             duration_s=target_s + draft_s,
             times=StepTimes(target_s=target_s, draft_s=draft_s),
         )
+
+    def payload_bytes(self, page_size: int) -> int:
+        """See Executor."""
+        return self._config.kv_bytes_per_token * page_size
+
+    def transfers(self, tiers: Sequence[KVTier], page_size: int) -> Transfers:
+        """See Executor."""
+        priced = [tier for tier in tiers if isinstance(tier, PricedTier)]
+        return PricedTransfers(priced, self.payload_bytes(page_size))
 
     def _accepted(self, seed: int, position: int, drafted: int) -> int:
         """How many of `drafted` candidates are kept, of which the first is at `position`."""

@@ -3,6 +3,7 @@
 Legend: T tokens of the step, N logits rows, E hidden size.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,12 +17,16 @@ from interlock.core.executor import Executor, ModelParts
 from interlock.core.model import Taps
 from interlock.core.planes import make_attend
 from interlock.core.request import TokenLogprobs
+from interlock.core.tier import KVTier
+from interlock.core.transfers import Transfers
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
 from interlock.plugins.executor.batches import attention_batch
 from interlock.plugins.executor.drafting import StepContext, committed_rows
 from interlock.plugins.executor.moves import copy_page, move_entries
+from interlock.plugins.executor.payloads import Payloads
 from interlock.plugins.executor.sampling import SampledRows
+from interlock.plugins.executor.transfers import ThreadTransfers
 
 SCORED_ROWS = 128
 """Rows of logits held at once for prompt_logprobs, times the vocabulary."""
@@ -60,6 +65,14 @@ class TorchExecutor(Executor):
         draft_s = self._clock_s() - begin_s - target_s - catch_up_s
         result.times = StepTimes(target_s, catch_up_s, draft_s)
         return result
+
+    def payload_bytes(self, page_size: int) -> int:
+        """See Executor."""
+        return Payloads(self._planes).size
+
+    def transfers(self, tiers: Sequence[KVTier], page_size: int) -> Transfers:
+        """See Executor."""
+        return ThreadTransfers(Payloads(self._planes), tiers, self._device)
 
     def _taps(self) -> Taps:
         return Taps(self.drafter.taps if self.drafter else ())

@@ -3,7 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from interlock.core.capabilities import Capability, Requirement, SplitsSums, UsesDevices
+from interlock.core.capabilities import (
+    Capability,
+    HoldsWholePages,
+    Requirement,
+    SplitsSums,
+    UsesDevices,
+)
 from interlock.core.component import Component
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
@@ -48,6 +54,7 @@ def components() -> list[Component]:
             config=NoneConfig,
             build=f"{here}.alone:build",
             summary="one process on one device",
+            provides=_alone_provides,
         ),
         Component(
             seam="parallel",
@@ -62,7 +69,11 @@ def components() -> list[Component]:
 
 
 def _tensor_provides(config: TensorConfig, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (UsesDevices(config.size), *([SplitsSums()] if config.size > 1 else []))
+    return (UsesDevices(config.size), SplitsSums() if config.size > 1 else HoldsWholePages())
+
+
+def _alone_provides(_config: NoneConfig, _model: ModelDescription | None) -> Iterable[Capability]:
+    return (HoldsWholePages(),)
 
 
 def _tensor_requires(config: TensorConfig, model: ModelDescription | None) -> Iterable[Requirement]:

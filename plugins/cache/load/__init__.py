@@ -1,0 +1,1 @@
+"""Load policies: whether pages come from a store or are computed again."""
