@@ -3,7 +3,8 @@
     python -m interlock.core.testing.walk                   # pairwise covering set
     python -m interlock.core.testing.walk --full --jobs 2 --json walk.json
 
-Models are random and in fp64, where token equality is exact. The workload is built to hurt: equal
+Models are random and in fp64, where token equality is exact, and have a random head of every kind.
+Drafters draft in every way that their options offer. The workload is built to hurt: equal
 and shared prompts arriving in one step, prompt lengths around the page size, a pool too small for
 all, aborts in the middle of prefill and decode, greedy beside sampled requests, and a second wave
 on a warm cache. After every step all page accounts are recomputed from scratch.
@@ -26,6 +27,7 @@ from interlock.core.capabilities import (
     AcceptsAnyDraft,
     Capability,
     RunsModel,
+    SamplesDrafts,
     none_provided,
     none_required,
 )
@@ -33,16 +35,17 @@ from interlock.core.engine import Engine
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestRecord, SamplingParams, Status
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import describe_models, reasons_against
 from interlock.core.settings import AUTO, Choice, EngineConfig
 from interlock.core.streams import sample_seed
 from interlock.core.testing.coverage import Cell, full_product, pairwise
+from interlock.core.testing.every_draft import every_draft
 from interlock.core.testing.integrity import check_engine
 from interlock.core.testing.replay_drafter import Continuations, replay_component
 from interlock.core.testing.sampled_drafter import sampled_component
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
 from interlock.core.testing.tiny_adapter import write_adapter
-from interlock.core.testing.tiny_eagle import write_tiny_eagle
+from interlock.core.testing.tiny_heads import write_tiny_heads
 
 MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid", "caps", "sinks")
 PAGE_SIZES = (1, 4, 16)
@@ -55,8 +58,12 @@ SEAMS = (
     "scheduler/chunking", "scheduler/victim", "spec", "executor",
 )  # fmt: skip
 VERIFIER = "spec/verifier"
+MOST_TRIED = 97
+"""Cells of a model that verifiers are put into, at most (they are spread over all there are)."""
 SAMPLED = ("sampled_tree", "sampled_chain")
 """Drafters of the walk's own that draw from a perturbed target."""
+REPLAYS = ("replay_chain", "replay_tree")
+"""Drafters of the walk's own that know the right tokens, and often change them."""
 REFERENCE = {
     "attention": "reference",
     "cache/allocator": "contiguous",
@@ -82,6 +89,8 @@ class Walk:
     def __init__(self, directory: Path, registry: Registry | None = None, seed: int = 0) -> None:
         torch.set_num_threads(1)
         self._known = Continuations()
+        self.drafts = every_draft(registry or load_registry())
+        """Options of what drafts, by the names that cells choose it by."""
         self.registry = dataclasses.replace(registry or load_registry())
         self.registry.components = dict(self.registry.components)
         self.registry.origins = dict(self.registry.origins)
@@ -96,7 +105,7 @@ class Walk:
         self._models: dict[str, ModelDescription] = {}
         for kind in MODELS:
             model = write_tiny_checkpoint(directory / kind, kind, families, seed=seed)
-            write_tiny_eagle(model / "eagle", model, seed=seed)
+            write_tiny_heads(model, families, seed=seed)
             adapter = write_adapter(model / ADAPTER, model, ("q_proj", "q_b_proj", "down_proj"))
             base = compose(
                 [
@@ -124,8 +133,7 @@ class Walk:
     def factors(self) -> dict[str, list[Any]]:
         """Every seam's choices (without `auto`), the models and the page sizes."""
         names = {s: [n for n in self.registry.names(s) if n != AUTO] for s in SEAMS}
-        own = ("replay", "sampled", *SAMPLED)
-        names["spec"] = [n for n in names["spec"] if n not in own]
+        names["spec"] = ["none", *self.drafts, *REPLAYS]
         names["executor"] = [
             name for name in names["executor"] if RunsModel() in self._provided("executor", name)
         ]
@@ -146,8 +154,7 @@ class Walk:
         choices = dict(base.choices)
         for seam, name in cell.items():
             if seam in (*SEAMS, VERIFIER, "parallel"):
-                options = self.registry.components[seam, name].config
-                choices[seam] = Choice(name, options(name=name))
+                choices[seam] = self._choice(seam, name)
         size = cell["page_size"]
         longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests(size))
         pages = -(-longest // size)
@@ -165,6 +172,12 @@ class Walk:
             choices=choices,
         )
 
+    def _choice(self, seam: str, name: str) -> Choice:
+        if seam == "spec" and name in self.drafts:
+            options = self.drafts[name]
+            return Choice(options.name, options)
+        return Choice(name, self.registry.components[seam, name].config(name=name))
+
     def refusals(self, cell: Mapping[str, Any]) -> list[str]:
         """Why the resolver refuses a cell; empty if it accepts.
 
@@ -175,8 +188,7 @@ class Walk:
         key = (cell["model"], cell["cache_dtype"], verifier, *told)
         if key not in self._refusals:
             model = self._models[cell["model"]]
-            resolution = resolve(self.config(cell), self.registry, [model])
-            self._refusals[key] = [problem.reason for problem in resolution.problems]
+            self._refusals[key] = [*reasons_against(self.config(cell), self.registry, [model])]
         return self._refusals[key]
 
     def solo(self, kind: str, request: Request, cache_dtype: str = "auto") -> tuple[int, ...]:
@@ -356,7 +368,7 @@ def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:
     factors = walk.factors()
     executors = factors["executor"]
     if full:
-        factors["spec"] = [name for name in factors["spec"] if not name.startswith("replay")]
+        factors["spec"] = [name for name in factors["spec"] if name not in REPLAYS]
         factors["executor"] = ["any"]
     refused: Counter[str] = Counter()
     accepted: list[Cell] = []
@@ -375,17 +387,38 @@ def verifier_cells(walk: Walk, chosen: Sequence[Cell], models: int) -> list[Cell
 
     It draws trees where the verifier accepts them, else chains.
     """
+    return [
+        cell
+        for turn, verifier in enumerate(walk.registry.names(VERIFIER))
+        for kind in [MODELS[(turn + i) % len(MODELS)] for i in range(models)]
+        for cell in _with_verifier(walk, chosen, verifier, kind, SAMPLED, turn)[:1]
+    ]
+
+
+def drawing_cells(walk: Walk, chosen: Sequence[Cell]) -> list[Cell]:
+    """Cells of `chosen` for every verifier, model, and drafter whose candidates are drawn."""
+    drawing = [
+        name
+        for name, options in walk.drafts.items()
+        if SamplesDrafts() in walk.registry.components["spec", options.name].provides(options, None)
+    ]
+    return [
+        cell
+        for turn, verifier in enumerate(walk.registry.names(VERIFIER))
+        for kind in MODELS
+        for cell in _with_verifier(walk, chosen, verifier, kind, drawing, turn)
+    ]
+
+
+def _with_verifier(
+    walk: Walk, chosen: Sequence[Cell], verifier: str, kind: str, specs: Sequence[str], turn: int
+) -> list[Cell]:
+    """For each of these drafters that goes with it, a cell of `chosen` with both on this model."""
+    own = [cell for cell in chosen if cell["model"] == kind]
+    own = own[:: max(1, len(own) // MOST_TRIED)]
     found: list[Cell] = []
-    for turn, verifier in enumerate(walk.registry.names(VERIFIER)):
-        for kind in [MODELS[(turn + i) % len(MODELS)] for i in range(models)]:
-            for spec in SAMPLED:
-                cells = [
-                    {**cell, "spec": spec, VERIFIER: verifier}
-                    for cell in chosen
-                    if cell["model"] == kind
-                ]
-                accepted = [cell for cell in cells if not walk.refusals(cell)]
-                if accepted:
-                    found.append(accepted[turn % len(accepted)])
-                    break
+    for number, spec in enumerate(specs):
+        cells = [{**cell, "spec": spec, VERIFIER: verifier} for cell in own]
+        accepted = [cell for cell in cells if not walk.refusals(cell)]
+        found += accepted[(turn + number) % max(1, len(accepted)) :][:1]
     return found

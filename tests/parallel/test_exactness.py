@@ -5,10 +5,7 @@ from collections import Counter
 import pytest
 
 from interlock.core.testing.exactness import MODELS, Walk
-from interlock.core.testing.tiny import write_tiny_checkpoint
-from interlock.plugins.models import model_families
 from tests.parallel.threads import with_threads
-from tests.speculative.test_block_engine import write_head
 
 DRAFTERS = ("none", "ngram", "eagle", "replay_chain", "replay_tree")
 PAGE_SIZES = (4, 1, 16)
@@ -22,13 +19,8 @@ COMMON = {
 
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("models")
-    walk = Walk(directory)
+    walk = Walk(tmp_path_factory.mktemp("models"))
     walk.registry = with_threads(walk.registry)
-    for kind in MODELS:
-        write_head(directory / kind / "dflash", block_size=8)
-        write_head(directory / kind / "dspark", spark=True, block_size=8)
-        write_tiny_checkpoint(directory / kind / "draft_model", "gqa", model_families())
     return walk
 
 
