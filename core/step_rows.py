@@ -96,13 +96,9 @@ class StepRows:
         computed = running.computed[slots]
         for slot in slots[cache.passed(slots, computed)].tolist():
             cache.slide(running.holding(slot), kept_from(running.at(slot), cache))
-        ids = self._running.ids[slots].tolist() if self._offered else ()
-        entries = computed + 1 + np.array([self._offered.get(id, 0) for id in ids] or 0)
-        short = cache.short(slots, entries)
-        if not short.any():
-            return
-        slots, entries = slots[short], entries[short]
-        if cache.grow_rows(slots, running.ids[slots].tolist(), entries):
+        slots = slots[cache.short(slots, computed + 1)]
+        entries = running.computed[slots] + 1
+        if not len(slots) or cache.grow_rows(slots, running.ids[slots].tolist(), entries):
             return
         for slot in slots.tolist():
             live = running.lives[slot]
@@ -128,13 +124,10 @@ class StepRows:
             self._chunks.append(_Chunk(live, live.holding.slot, tokens, copies))
 
     def _grow(self, live: Live, end: int) -> bool:
-        """Pages for a request's tokens: without its draft if need be, then at others' expense."""
+        """Pages for a request's tokens, at others' expense if need be."""
         assert live.holding is not None
-        offered = self._offered.get(live.id, 0) if live.id in self._drafts else 0
-        kept = kept_from(live, self._cache)
-        if self._cache.grow(live.holding, kept, end + offered):
+        if self._cache.grow(live.holding, kept_from(live, self._cache), end):
             return True
-        self._drafts.pop(live.id, None)
         self._queues.slide_windows()
         while not self._cache.grow(live.holding, live.computed, end):
             self._admitting = False
@@ -151,8 +144,20 @@ class StepRows:
                 return False
         return True
 
+    def _grow_drafts(self) -> None:
+        """Pages for drafts, of those that nobody needed for anything else; some go without."""
+        running, cache, slots = self._running, self._cache, self._decodes
+        offered = [self._offered.get(RequestId(id), 0) for id in running.ids[slots].tolist()]
+        ends = running.computed[slots] + 1 + np.array(offered, dtype=np.int64)
+        for r in np.flatnonzero(cache.short(slots, ends)).tolist():
+            live = running.at(slots[r])
+            if not cache.grow(running.holding(slots[r]), kept_from(live, cache), int(ends[r])):
+                self._drafts.pop(live.id, None)
+
     def planned(self) -> PlannedRows:
         """The rows that have their pages."""
+        if self._drafts:
+            self._grow_drafts()
         chunks, running = self._chunks, self._running
         parts = [self._decodes, np.array([chunk.slot for chunk in chunks], dtype=np.int64)]
         sizes = [np.ones(len(parts[0]), np.int64), np.array([c.tokens for c in chunks], np.int64)]
