@@ -1,8 +1,10 @@
 """A server that hangs, dies, refuses or forgets makes misses in time, and never wrong bytes."""
 
 import contextlib
+import importlib
 import signal
 import socket
+import sys
 import threading
 import time
 
@@ -178,3 +180,18 @@ def test_every_call_says_no_at_once_after_close(url):
     store = open_store(url)
     store.close()
     assert seconds_of(lambda: got(store, 1) or put(store, 1)) < MOST_S
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "install"),
+    [("remote", "redis", r"pip install 'interlock\[tiers\]'"),
+     ("mooncake", "mooncake", "pip install mooncake-transfer-engine")],
+)  # fmt: skip
+def test_store_without_its_package_says_what_to_install(monkeypatch, module, package, install):
+    for name in [one for one in sys.modules if one.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    where = f"interlock.plugins.cache.tiers.{module}"
+    monkeypatch.delitem(sys.modules, where, raising=False)
+    with pytest.raises(ConfigError, match=install):
+        importlib.import_module(where)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mooncake.store import MooncakeDistributedStore
 
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
@@ -13,6 +12,14 @@ from interlock.plugins.cache.tiers import MooncakeTierConfig
 from interlock.plugins.cache.tiers.deadline import Pause, TooSlowError, Workers
 from interlock.plugins.cache.tiers.envelope import Envelope, space_of
 from interlock.plugins.cache.tiers.network import NetworkTier, ServerError
+
+try:
+    from mooncake.store import MooncakeDistributedStore
+except ImportError as error:
+    raise ConfigError(
+        "the mooncake tier needs the package of the Mooncake store: pip install "
+        f"mooncake-transfer-engine, and the system's libibverbs ({error})"
+    ) from error
 
 ABSENT = -704
 """What the store answers for a key that it does not have."""

@@ -4,11 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import redis
-from redis.backoff import NoBackoff
-from redis.connection import Encoder, PythonRespSerializer
-from redis.retry import Retry
-
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.plugins.cache.tiers import RemoteTierConfig
@@ -16,9 +11,24 @@ from interlock.plugins.cache.tiers.deadline import Pause, Workers
 from interlock.plugins.cache.tiers.envelope import Envelope, space_of
 from interlock.plugins.cache.tiers.network import NetworkTier, ServerError
 
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.connection import PythonRespSerializer
+    from redis.retry import Retry
+except ImportError as error:
+    raise ConfigError(
+        f"the remote tier needs the package redis: pip install 'interlock[tiers]' ({error})"
+    ) from error
+
 T = TypeVar("T")
 
-_PACKER = PythonRespSerializer(6000, Encoder("utf-8", "strict", False).encode)
+
+def _encoded(value: object) -> Any:
+    return value if isinstance(value, bytes | memoryview) else str(value).encode()
+
+
+_PACKER = PythonRespSerializer(6000, _encoded)
 """Sends large values as they are; the one of hiredis, which is the better reader, copies them."""
 
 
