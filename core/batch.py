@@ -155,7 +155,7 @@ class StepPlan:
 
 class StepTimes(NamedTuple):
     """Seconds of a step: the target's pass with verification, the drafter's pass over committed
-    rows, and its passes for new candidates."""
+    rows, and its passes for new candidates (of drafters on the host: for those of this step)."""
 
     target_s: float = 0.0
     catch_up_s: float = 0.0

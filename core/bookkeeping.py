@@ -71,7 +71,7 @@ def outcome(
             )
             for r in verified
         ],
-        drafting=len(proposed),
-        proposed=max(proposed, default=0),
+        drafting=rows.made.requests or len(proposed),
+        proposed=rows.made.longest or max(proposed, default=0),
         times=result.times,
     )

@@ -28,8 +28,8 @@ class DraftRound(NamedTuple):
 
 class StepOutcome(NamedTuple):
     """What a finished step did: decode and verify rows, other tokens (of prompts), the rounds of
-    its drafts, the requests that got new candidates and the most that one of them got, and where
-    the time went."""
+    its drafts, the requests that got new candidates and the most that one of them got (of drafters
+    on the host: that were asked for, this step's), and where the time went."""
 
     decodes: int
     prompt_tokens: int

@@ -1,11 +1,13 @@
 """What planning needs to know of speculation: the drafter's abilities, and who decides lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from interlock.core.batch import Draft, Ints
+from interlock.core.clock import WallClock
 from interlock.core.draft_length import DraftLength, StepLoad
 from interlock.core.drafter import TokenDrafter
 from interlock.core.errors import ContractError
@@ -20,6 +22,15 @@ class AllThatFit(DraftLength):
     def propose(self, num_drafts: int, decodes: int) -> int:
         """See DraftLength."""
         return num_drafts
+
+
+class Proposals(NamedTuple):
+    """What a drafter on the host did while a step was planned: the requests it was asked for, the
+    candidates of each at most, and the seconds that took."""
+
+    requests: int = 0
+    longest: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,8 @@ class DraftRules:
     max_positions: int | None = None
     one_pass: bool = False
     """All candidates of a step come out of one forward pass of the drafter."""
+    clock_s: Callable[[], float] = WallClock().now
+    """Seconds: what times a drafter on the host."""
     length: DraftLength = field(default_factory=AllThatFit)
     ledger: StepLedger = field(default_factory=StepLedger)
     """The run's: it counts what is cut, and how often the policy decided for less."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from interlock.core.model_files import ModelFiles
+    from interlock.core.operations import Operations
     from interlock.core.weights import WeightSource
 
 AttentionForm = Literal["heads", "latent"]
@@ -197,3 +198,9 @@ class ModelFamily(ABC):
         placement: Placement,
     ) -> Decoder:
         """The decoder, or this rank's part of it, each parameter taken from `weights` once."""
+
+    def operations(self, placement: Placement) -> "Operations":
+        """What its layers compute with in such a place; here: torch."""
+        from interlock.core.operations import Operations  # with torch
+
+        return Operations()

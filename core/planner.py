@@ -10,7 +10,7 @@ import numpy as np
 
 from interlock.core.batch import Draft, Ints
 from interlock.core.draft_length import StepLoad
-from interlock.core.draft_rules import DraftRules
+from interlock.core.draft_rules import DraftRules, Proposals
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import KVCache, Match
 from interlock.core.live import Live
@@ -20,7 +20,7 @@ from interlock.core.request import RequestId
 from interlock.core.samples import usable_prefix
 from interlock.core.scheduler import Decodes, Division, RequestView
 from interlock.core.step_plan import check_draft
-from interlock.core.step_rows import PlannedRows, StepRows
+from interlock.core.step_rows import Offers, PlannedRows, StepRows
 
 
 class Planner:
@@ -50,11 +50,11 @@ class Planner:
         decodes = ready[decoding]
         prefills = [running.at(slot) for slot in ready[~decoding].tolist()]
         budget = queues.policies.budget_tokens
-        drafts, offered = self._propose(decodes, budget, bool(prefills or queues.waiting))
-        budget -= sum(len(draft.tokens) for draft in drafts.values())
+        offers = self._propose(decodes, budget, bool(prefills or queues.waiting))
+        budget -= sum(len(draft.tokens) for draft in offers.drafts.values())
         able = self._able_to_start(int(pending[~decoding].sum()), now_s)
         matches = self._look_up_waiting(able, budget, now_s)
-        step = StepRows(queues, self._cache, self._drafts, now_s, drafts, offered, matches)
+        step = StepRows(queues, self._cache, self._drafts, now_s, offers, matches)
         self._fill(step, decodes, [*prefills, *able[: len(matches)]], budget)
         asked = len(ready) + len(matches)
         while step.empty:  # whoever got a share could not start, or gave its own pages up
@@ -144,17 +144,11 @@ class Planner:
             if self._loads is None or not self._loads.give_back({*admitted, live.id}):
                 return None
 
-    def _propose(
-        self, slots: Ints, budget: int, prompts_wait: bool
-    ) -> tuple[dict[RequestId, Draft], dict[RequestId, int]]:
-        """Drafts for the decoding requests, within the budget left by one token each.
-
-        Then how many candidates each had before the length policy cut it: whether there are pages
-        is asked for those, because what a draft was cut to may depend on its candidates.
-        """
+    def _propose(self, slots: Ints, budget: int, prompts_wait: bool) -> Offers:
+        """Drafts for the decoding requests, within the budget left by one token each."""
         rules, running, room = self._drafts, self.queues.columns, budget - len(slots)
         if rules.num_drafts == 0 or not len(slots):
-            return {}, {}
+            return Offers({}, {})
         if prompts_wait:
             room //= 2  # they get at least half of what drafts could take
         lengths = running.length[slots]
@@ -162,7 +156,7 @@ class Planner:
         limits = np.minimum(limits, self._cache.max_entries - lengths).tolist()
         most = min(room, rules.wanted(len(slots)) if rules.host else rules.num_drafts)
         found: dict[RequestId, Draft] = {}
-        temperatures = []
+        temperatures, asked, begin_s = [], 0, rules.clock_s()
         for slot, limit in zip(slots.tolist(), limits, strict=True):
             live, limit = running.at(slot), min(limit, most)
             if limit <= 0 or live.draftless:
@@ -170,7 +164,7 @@ class Planner:
             draft = live.draft
             if rules.host is not None:
                 tokens = live.sequence.slice(0, live.sequence.length)
-                draft = rules.host.propose(live.id, tokens, limit)
+                draft, asked = rules.host.propose(live.id, tokens, limit), asked + 1
             if not isinstance(draft, Draft):
                 kind = type(draft).__name__
                 raise ContractError(f"{rules.name} proposed a {kind}, not a Draft")
@@ -178,10 +172,11 @@ class Planner:
             if draft.tokens:
                 found[live.id] = draft.first(limit)
                 temperatures.append(live.request.sampling.temperature)
+        made = Proposals(asked, most, rules.clock_s() - begin_s) if asked else Proposals()
         load = StepLoad(len(slots), prompts_wait, room, temperatures)
         cut = rules.cut([*found.values()], load)
         kept = {id: draft for id, draft in zip(found, cut, strict=True) if draft.tokens}
-        return kept, {id: len(found[id].tokens) for id in kept}
+        return Offers(kept, {id: len(found[id].tokens) for id in kept}, made)
 
     def _check(
         self, division: Division, decodes: Decodes, prefills: Mapping[RequestId, Live], budget: int

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from interlock.core.batch import NO_DRAFT, Draft, Ints, PageCopy
-from interlock.core.draft_rules import DraftRules
+from interlock.core.draft_rules import DraftRules, Proposals
 from interlock.core.kv_cache import Flags, KVCache, Match
 from interlock.core.live import Live
 from interlock.core.queues import Queues
@@ -17,6 +17,16 @@ from interlock.core.samples import kept_from, usable_prefix
 
 NO_SLOTS: Ints = np.zeros(0, dtype=np.int64)
 NO_COPIES: tuple[PageCopy, ...] = ()
+
+
+class Offers(NamedTuple):
+    """Drafts for a step; how many candidates each had before the length policy cut it (whether
+    there are pages is asked for those, because what a draft was cut to may depend on its
+    candidates); and the work of a drafter on the host."""
+
+    drafts: dict[RequestId, Draft]
+    offered: Mapping[RequestId, int]
+    made: Proposals = Proposals()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +49,7 @@ class PlannedRows:
     draft_limits: Ints
     draft_ends: Ints
     copies: tuple[PageCopy, ...]
+    made: Proposals
 
 
 class _Chunk(NamedTuple):
@@ -55,16 +66,14 @@ class StepRows:
 
     def __init__(
         self, queues: Queues, cache: KVCache, rules: DraftRules, now_s: float,
-        drafts: dict[RequestId, Draft], offered: Mapping[RequestId, int],
-        matches: Mapping[RequestId, Match],
+        offers: Offers, matches: Mapping[RequestId, Match],
     ) -> None:  # fmt: skip
         self._queues = queues
         self._running = queues.columns
         self._cache = cache
         self._rules = rules
         self._now_s = now_s
-        self._drafts = drafts
-        self._offered = offered
+        self._drafts, self._offered, self._made = offers
         self._matches = matches
         self._generation = self._cache.generation
         self._admitting = True
@@ -182,6 +191,7 @@ class StepRows:
             draft_limits=limits,
             draft_ends=draft_ends,
             copies=tuple(copy for chunk in chunks for copy in chunk.copies),
+            made=self._made,
         )
 
     def _drafted(self, slots: Ints) -> Ints:

@@ -1,6 +1,7 @@
 """What a feature drafter gets after a step: the committed rows, and attention over their pages."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -103,6 +104,7 @@ class StepContext(DraftContext):
         self._batch = batch
         self._rows = rows
         self._clock_s = parts.clock_s
+        self._tables: dict[tuple[tuple[int, ...], int], tuple[Tensor, ...]] = {}
 
     def attend(
         self,
@@ -113,27 +115,32 @@ class StepContext(DraftContext):
         masks: Mapping[int, Tensor] | None = None,
     ) -> tuple[Attend, Tensor]:
         """See DraftContext."""
-        lengths, first = np.array(row_lengths, dtype=np.int64), np.array(starts, dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        spans = [range(s, s + n) for s, n in zip(starts, row_lengths, strict=True)]
         if positions is None:
-            entries = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
-            positions = entries.tolist()
-        slots = self._batch.slots[list(requests)]
-        pages = -(-int((first + lengths).max(initial=1)) // self._batch.page_size)
-        tables = tuple(
-            torch.from_numpy(table[slots, :pages].astype("int64")).to(self._device)
-            for table in self._batch.tables
-        )
+            positions = [entry for span in spans for entry in span]
+        last = max((span.stop for span in spans), default=1)
+        pages = -(-max(1, last) // self._batch.page_size)
         view = make_attention_batch(
-            row_offsets=offsets.tolist(),
-            starts=first.tolist(),
+            row_offsets=[0, *accumulate(row_lengths)],
+            starts=starts,
             positions=positions,
-            page_tables=tables,
+            page_tables=self._tables_of(tuple(requests), pages),
             page_size=self._batch.page_size,
             tree_masks=masks or {},
             device=self._device,
         )
         return make_attend(self._backend, self._backend.plan(view), self._planes), view.positions_T
+
+    def _tables_of(self, requests: tuple[int, ...], pages: int) -> tuple[Tensor, ...]:
+        """The first `pages` of these requests' page tables; the passes of a step share them."""
+        key = requests, pages
+        if key not in self._tables:
+            slots = self._batch.slots[list(requests)]
+            self._tables[key] = tuple(
+                torch.from_numpy(table[slots, :pages].astype(np.int64)).to(self._device)
+                for table in self._batch.tables
+            )
+        return self._tables[key]
 
     def draw(
         self, logits_RV: Tensor, requests: Sequence[int], positions: Sequence[int], nth: int = 0

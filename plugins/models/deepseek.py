@@ -18,6 +18,7 @@ from interlock.plugins.models.heads import check_flags, dense_mlp, mtp_tensors
 from interlock.plugins.models.rope_scaling import exact_positions, read_rope
 
 if TYPE_CHECKING:
+    from interlock.core.operations import Operations
     from interlock.core.weights import WeightSource
     from interlock.plugins.models.decoder import MakeMLP
     from interlock.plugins.models.router import RouterSpec
@@ -106,6 +107,12 @@ class DeepseekFamily(ModelFamily):
         )
         fields.check()
         return CausalDecoder(description, architecture, weights, placement)
+
+    def operations(self, placement: Placement) -> "Operations":
+        """Compiled and packed ones, as in its layers."""
+        from interlock.plugins.models.operations import LayerOperations
+
+        return LayerOperations(placement)
 
     def _splits(self, fields: Fields) -> dict[str, int]:
         splits = {"intermediate_size": fields.integer("intermediate_size")}

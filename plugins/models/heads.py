@@ -16,6 +16,7 @@ from interlock.plugins.models.rope_scaling import (
 )
 
 if TYPE_CHECKING:
+    from interlock.core.operations import Operations
     from interlock.core.weights import WeightSource
     from interlock.plugins.models.decoder import Architecture, MakeMLP
     from interlock.plugins.models.layers import Gating
@@ -136,6 +137,12 @@ class HeadsFamily(ModelFamily):
         architecture = self.architecture(fields, description)
         fields.check()
         return CausalDecoder(description, architecture, weights, placement)
+
+    def operations(self, placement: Placement) -> "Operations":
+        """Compiled and packed ones, as in its layers."""
+        from interlock.plugins.models.operations import LayerOperations
+
+        return LayerOperations(placement)
 
     def eps(self, fields: Fields) -> float:
         """What every norm adds to its mean square."""

@@ -207,6 +207,7 @@ def test_the_trained_layout_round_trips(tmp_path, decoder):
         n: t.bfloat16() if t.is_floating_point() else t for n, t in tensors_of(TARGET).items()
     }
     drafter = load(write(tmp_path, specforge(TARGET, IDS), tensors))
-    assert torch.equal(drafter.head.fc, tensors["fc.weight"].double())
-    assert torch.equal(drafter.head.lm_head, tensors["lm_head.weight"].double())
+    for name, product in (("fc", drafter.head.fc), ("lm_head", drafter.head.lm_head)):
+        stored = tensors[f"{name}.weight"].double()
+        assert torch.equal(product(torch.eye(stored.shape[1], dtype=torch.float64)), stored.T)
     assert json.loads((tmp_path / "config.json").read_text())["draft_vocab_size"] == 64

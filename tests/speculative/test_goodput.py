@@ -94,3 +94,19 @@ def test_steps_that_get_dear_shorten_drafts():
     engine.executor._config = dataclasses.replace(engine.executor._config, step_ms=1, token_ms=2)
     rate(engine, 300)
     assert rate(engine, 192) >= 0.87 * max(rates_of(4, 0.8, (1, 2, 0.2)))
+
+
+def test_blocks_that_do_not_pay_let_the_drafter_rest_and_it_comes_back():
+    costs = (10, 0.05, 2)
+    engine = engine_of(8, 0.05, costs, length="dspark")
+    rate(engine, 100)
+    assert rate(engine, 600) >= 0.93 * rates_of(8, 0.05, costs)[0]
+    engine.executor._config = dataclasses.replace(engine.executor._config, acceptance=0.95)
+    rate(engine, 800)
+    assert rate(engine, 200) >= 0.9 * max(rates_of(8, 0.95, costs))
+
+
+def test_tries_that_cost_many_steps_are_rare():
+    engine = engine_of(8, 0.0, (1, 1, 40))
+    rate(engine, 300)
+    assert rate(engine, 600) >= 0.96 * rates_of(8, 0.0, (1, 1, 40))[0]

@@ -43,7 +43,8 @@ def test_a_checkpoint_with_mtp_layers_serves_with_and_without_them(
     assert outputs(serve(engine, *requests)) == right
     assert engine.core.ledger.drafted > 0
     layer = engine.executor.drafter.head.layers[0]
-    assert torch.equal(layer.eh_proj, ours[0]["eh_proj.weight"].double())
+    stored = ours[0]["eh_proj.weight"].double()
+    assert torch.equal(layer.eh_proj(torch.eye(stored.shape[1], dtype=torch.float64)), stored.T)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ class NativePlan(PagedPlan):
 
     def __init__(self, batch: AttentionBatch) -> None:
         super().__init__(batch)
-        new_R = np.diff(batch.row_offsets)
-        self._is_short_R = (new_R > 0) & (new_R <= BATCHED_TOKENS)
+        has_R = self.new_R > 0
+        self._is_short_R = has_R & (self.new_R <= BATCHED_TOKENS)
         self._is_short_R[list(batch.tree_masks)] = True
-        long_R = (new_R > 0) & ~self._is_short_R
-        self._long = tuple(np.flatnonzero(long_R).tolist())
+        self._long = tuple(np.flatnonzero(has_R & ~self._is_short_R).tolist())
         self._tokens: dict[tuple[int, ...], Tensor] = {}
         self._short: dict[tuple[int, Shape, tuple[int, ...] | None], ShortRows] = {}
         self._in_place: dict[tuple[int, Shape], LongRows] = {}
@@ -74,10 +73,8 @@ class NativePlan(PagedPlan):
         return self.groups(table, window, self._long) if self._long else []
 
     def _facts(self, index_R: Ints, window: int, compact: bool) -> RowFacts:
-        offsets = np.array(self.batch.row_offsets, dtype=np.int64)
-        token_R = offsets[index_R]
-        new_R = offsets[index_R + 1] - token_R
-        start_R = np.array(self.batch.starts, dtype=np.int64)[index_R]
+        token_R, new_R = self.offsets[index_R], self.new_R[index_R]
+        start_R = self.starts_R[index_R]
         first_R = np.clip(start_R - window + 1, 0, start_R) if window else np.zeros_like(start_R)
         place_R = np.cumsum(new_R) - new_R if compact else token_R
         return RowFacts(index_R, token_R, new_R, start_R, first_R, place_R)

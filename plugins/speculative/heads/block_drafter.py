@@ -120,13 +120,11 @@ def read_network(config: BlockConfig, context: BuildContext, from_anchor: bool) 
     """The network of the head's directory, checked against the target; its further tensors are the
     caller's, as is `source.weights.finish`. CheckpointError names fields that do not fit."""
     fields, model = head_fields(config, context), context.model
-    assert context.dtype is not None
-    assert context.device is not None
     shape = read_block(fields, model, from_anchor)
     fields.only("projector_type", config.name)
     fields.finish()
     weights = open_head(config, context, config.name).weights()
-    return BlockNetwork(shape, model.num_layers, weights, context.dtype, context.device)
+    return BlockNetwork(shape, weights, context)
 
 
 def head_fields(config: BlockConfig, context: BuildContext) -> Fields:

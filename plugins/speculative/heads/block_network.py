@@ -13,49 +13,49 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext
 from interlock.core.model import Attend, AttentionSpec, HeadsInput
 from interlock.core.weights import WeightSource
 from interlock.plugins.speculative.heads.block_fields import BlockShape
-from interlock.plugins.speculative.heads.layer import Layer, Taker, rms_norm
+from interlock.plugins.speculative.heads.layer import Layer, Taker
 
 
 class BlockNetwork:
     """Takes its tensors from `weights`; the caller takes those of further heads and finishes it.
 
-    `first` is the layer that the first layer's cache rows are stored under.
+    Cache rows of its layers are stored under numbers after the target's.
     """
 
     def __init__(
         self,
         shape: BlockShape,
-        first: int,
         weights: WeightSource,
-        dtype: torch.dtype,
-        device: torch.device,
+        context: BuildContext,
     ) -> None:
-        source, hidden = Taker(weights, dtype, device), shape.layer.hidden
-        self.shape, self.source = shape, source
-        self.fc = source.take("fc", hidden, len(shape.taps) * hidden)
-        self.hidden_norm = source.take("hidden_norm", hidden)
+        source, hidden = Taker(weights, context), shape.layer.hidden
+        self.shape, self.source, first = shape, source, context.model.num_layers
+        eps = shape.layer.norm_eps
+        self.fc = source.product(len(shape.taps) * hidden, {"fc": hidden})
+        self.hidden_norm = source.norm("hidden_norm", hidden, eps)
         self.layers = [
             Layer(shape.layer, first + layer, source.under(f"layers.{layer}."))
             for layer in range(shape.num_layers)
         ]
         self.input_norms = [
-            source.take(f"layers.{layer}.input_layernorm", hidden)
+            source.norm(f"layers.{layer}.input_layernorm", hidden, eps)
             for layer in range(shape.num_layers)
         ]
-        self.norm = source.take("norm", hidden)
+        self.norm = source.norm("norm", hidden, eps)
         for layer in range(shape.num_layers):
             _require_head_norms(source.under(f"layers.{layer}.self_attn."), shape)
         self.embed_tokens = source.optional("embed_tokens", shape.vocab_size, hidden)
         """Its own embedding; None: the target's is used."""
-        self.lm_head = source.optional("lm_head", shape.draft_vocab_size, hidden)
-        """Its own output matrix; None: the target's is used."""
         self.targets_D = _targets(shape, source)
-        if self.targets_D is not None and self.lm_head is None:
-            self.lm_head = source.take("lm_head", shape.draft_vocab_size, hidden)
+        own = self.targets_D is not None or weights.has("lm_head.weight")
+        head = {"lm_head": shape.draft_vocab_size}
+        self.lm_head = source.product(hidden, head) if own else None
+        """Its own output matrix; None: the target's is used."""
 
     @property
     def specs(self) -> tuple[AttentionSpec, ...]:
@@ -64,32 +64,32 @@ class BlockNetwork:
 
     def take_in(self, taps: tuple[Tensor, ...], positions_N: Tensor, attend: Attend) -> None:
         """Write the rows of committed positions, from what the target's layers gave there."""
-        fused_NE = F.linear(torch.cat(taps, dim=-1).to(self.fc.dtype), self.fc)
-        context_NE = rms_norm(fused_NE, self.hidden_norm, self.shape.layer.norm_eps)
+        fused_NE = self.fc(torch.cat(taps, dim=-1).to(self.source.dtype))
+        context_NE = self.hidden_norm(fused_NE)
         nobody_NHD = context_NE.new_zeros(
             len(context_NE), self.shape.layer.heads, self.shape.layer.head_dim
         )
+        rotation = self.layers[0].rotation(positions_N)
         for layer in self.layers:
-            k_NKD = layer.turned("k", context_NE, positions_N)
-            v_NKD = layer.heads("v", context_NE)
-            attend(layer.number, layer.spec, HeadsInput(nobody_NHD, k_NKD, v_NKD))
+            inputs = HeadsInput(nobody_NHD, *layer.keys_values(context_NE, rotation))
+            attend(layer.number, layer.spec, inputs)
 
     def forward(
         self, anchors_R: Tensor, positions_T: Tensor, attend: Attend, context: DraftContext
     ) -> Tensor:
         """[R, J, E]: the normed rows of a block after each of these tokens."""
-        shape, eps = self.shape, self.shape.layer.norm_eps
+        shape, rotation = self.shape, self.layers[0].rotation(positions_T)
         tokens_RJ = anchors_R.new_full((len(anchors_R), shape.slots), shape.mask_token)
         tokens_RJ[:, 0] = anchors_R
         x_TE = self._embed(tokens_RJ.flatten(), context)
         for layer, norm in zip(self.layers, self.input_norms, strict=True):
-            x_TE = layer.forward(rms_norm(x_TE, norm, eps), x_TE, positions_T, attend)
-        return rms_norm(x_TE, self.norm, eps).view(-1, shape.slots, shape.layer.hidden)
+            x_TE = layer.forward(norm(x_TE), x_TE, rotation, attend)
+        return self.norm(x_TE).view(-1, shape.slots, shape.layer.hidden)
 
     def logits(self, rows_NE: Tensor, context: DraftContext) -> Tensor:
         """[N, D] over the ids of `targets`."""
         own, shape = self.lm_head, self.shape
-        logits_ND = context.decoder.logits(rows_NE) if own is None else F.linear(rows_NE, own)
+        logits_ND = context.decoder.logits(rows_NE) if own is None else own(rows_NE)
         if shape.logit_scale != 1.0:
             logits_ND = logits_ND * shape.logit_scale
         if shape.softcap is not None:
@@ -112,7 +112,7 @@ class BlockNetwork:
         own = self.embed_tokens
         x_TE = context.decoder.embed(tokens_T) if own is None else F.embedding(tokens_T, own)
         scale = self.shape.embedding_scale
-        return (x_TE if scale == 1.0 else x_TE * scale).to(self.fc.dtype)
+        return (x_TE if scale == 1.0 else x_TE * scale).to(self.source.dtype)
 
 
 def _require_head_norms(source: Taker, shape: BlockShape) -> None:

@@ -87,8 +87,7 @@ class ChainDrafter(FeatureDrafter):
         """The candidates at this depth of the requests that these rows belong to."""
         logits_RD = self._logits(handed_RE, depth, context)
         if not self.sampled:
-            best = logits_RD.max(-1)
-            return Candidates(self.head.targets(best.indices), certainty(logits_RD, best.values))
+            return Candidates(self.head.targets(logits_RD.argmax(-1)), certainty(logits_RD))
         active = len(handed_RE)
         drawn = context.draw(
             self.head.spread(logits_RD),
@@ -113,11 +112,10 @@ class Candidates(NamedTuple):
         return [Candidates(*each) for each in zip(*parts, split_laws, strict=True)]
 
 
-def certainty(logits_RD: Tensor, best_R: Tensor | None = None) -> Tensor:
+def certainty(logits_RD: Tensor) -> Tensor:
     """[R]: the largest probability of each row's law, at temperature 1, in fp32 or wider."""
-    wide_RD = logits_RD.to(torch.promote_types(logits_RD.dtype, torch.float32))
-    best_R = wide_RD.amax(-1) if best_R is None else best_R.to(wide_RD.dtype)
-    return (best_R - wide_RD.logsumexp(-1)).exp()
+    wide = torch.promote_types(logits_RD.dtype, torch.float32)
+    return logits_RD.softmax(-1, wide).amax(-1)
 
 
 def as_drafts(made: list[Candidates], limits: list[int]) -> list[Draft]:

@@ -38,8 +38,7 @@ class DFlashChains(BlockDrafter):
         logits_ND = self.network.logits(blocks.predicting(counts), context)
         made = self._sampled(logits_ND, counts, blocks, context)
         if made is None:
-            best = logits_ND.max(-1)
-            made = Candidates(self.network.targets(best.indices), certainty(logits_ND, best.values))
+            made = Candidates(self.network.targets(logits_ND.argmax(-1)), certainty(logits_ND))
         return as_drafts(made.split(counts), list(blocks.limits))
 
     def _sampled(

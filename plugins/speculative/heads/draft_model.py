@@ -97,8 +97,7 @@ class DraftModel(FeatureDrafter):
         """The candidates `depth` tokens after the anchors of the requests of these rows."""
         logits_RD = self.decoder.logits(features_RE)[:, : self._vocab_size]
         if not self.sampled:
-            best = logits_RD.max(-1)
-            return Candidates(best.indices, certainty(logits_RD, best.values))
+            return Candidates(logits_RD.argmax(-1), certainty(logits_RD))
         lacking = self._vocab_size - logits_RD.shape[1]
         active = len(features_RE)
         drawn = context.draw(

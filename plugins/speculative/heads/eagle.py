@@ -50,8 +50,8 @@ class EagleHead(PairHead):
         number: int,
         source: Taker,
     ) -> None:
-        self.fc = source.take("fc", shape.hidden, 2 * shape.hidden)
-        self.fc_bias = source.bias("fc", shape.hidden)
+        self.fc = source.product(2 * shape.hidden, {"fc": shape.hidden})
+        self.dtype = source.dtype
         self.layer = Layer(shape, number, source.under("layers.0."))
         self.embed_tokens = source.optional("embed_tokens", vocab_size, shape.hidden)
         """The head's own embedding; None: the target's is used."""
@@ -70,12 +70,14 @@ class EagleHead(PairHead):
         positions_N: Tensor,
         attend: Attend,
         context: DraftContext,
+        wanted_R: Tensor | None = None,
     ) -> Tensor:
-        """See PairHead: the estimated feature that follows each row."""
+        """See PairHead: the estimated features that follow these rows."""
         embedded_NE = embedded(self.embed_tokens, next_tokens_N, context)
-        pair_NI = torch.cat([embedded_NE.to(self.fc.dtype), carried_NE.to(self.fc.dtype)], dim=-1)
-        x_NE = F.linear(pair_NI, self.fc, self.fc_bias)
-        return self.layer.forward(x_NE, x_NE, positions_N, attend)
+        pair_NI = torch.cat([embedded_NE.to(self.dtype), carried_NE.to(self.dtype)], dim=-1)
+        x_NE = self.fc(pair_NI)
+        rotation = self.layer.rotation(positions_N)
+        return self.layer.forward(x_NE, x_NE, rotation, attend, wanted_R)
 
     def logits(self, handed_RE: Tensor, context: DraftContext) -> Tensor:
         """See PairHead: the target's own head."""
@@ -94,8 +96,6 @@ def build(config: EagleConfig | Eagle2Config, context: BuildContext) -> FeatureD
     or was trained for another target; ConfigError when there is no directory to look in.
     """
     files, model = open_head(config, context, "eagle"), context.model
-    assert context.dtype is not None
-    assert context.device is not None
     fields = Fields(files.json("config.json") or {}, files.where("config.json"))
     shape = read_layer(fields, model)
     vocab_size = fields.integer("vocab_size")
@@ -103,7 +103,7 @@ def build(config: EagleConfig | Eagle2Config, context: BuildContext) -> FeatureD
     fields.only("num_hidden_layers", 1)
     fields.same("vocab_size", vocab_size, model.vocab_size, model)
     fields.finish()
-    source = Taker(files.weights(), context.dtype, context.device)
+    source = Taker(files.weights(), context)
     head = EagleHead(shape, vocab_size, max_positions, model.num_layers, source)
     return drafter_of(config, head, vocab_size)
 

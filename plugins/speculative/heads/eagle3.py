@@ -14,15 +14,15 @@ Legend: N rows, R requests in a pass, E hidden size of the head, D tokens that t
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext, DraftRows, FeatureDrafter
 from interlock.core.model import Attend
+from interlock.core.operations import Product
 from interlock.plugins.speculative.heads.directory import open_head
 from interlock.plugins.speculative.heads.eagle import drafter_of, embedded
 from interlock.plugins.speculative.heads.eagle3_files import Eagle3Fields, read_eagle3
-from interlock.plugins.speculative.heads.layer import Layer, Taker, rms_norm
+from interlock.plugins.speculative.heads.layer import Layer, Taker
 from interlock.plugins.speculative.heads.options import Eagle3Config
 from interlock.plugins.speculative.heads.pairs import PairHead
 from interlock.plugins.speculative.heads.vocabulary import DraftVocabulary
@@ -36,16 +36,17 @@ class Eagle3Head(PairHead):
         shape, weights = stated.shape, source.weights
         self.taps, self.max_positions, self._stated = stated.taps, stated.max_positions, stated
         fused = len(stated.taps) * stated.target_hidden
-        self.fc = source.take("fc", shape.hidden, fused)
+        self.dtype, self.fc = source.dtype, source.product(fused, {"fc": shape.hidden})
         self.tap_norms = self._tap_norms(source, fused)
-        layer = source.under(stated.prefix(weights.names()))
-        self.input_norm = layer.take("input_layernorm", shape.hidden)
-        self.hidden_norm = layer.take("hidden_norm", shape.hidden)
+        layer, eps = source.under(stated.prefix(weights.names())), shape.norm_eps
+        self.input_norm = layer.norm("input_layernorm", shape.hidden, eps)
+        self.hidden_norm = layer.norm("hidden_norm", shape.hidden, eps)
         self.layer = Layer(shape, number, layer, width=2 * shape.hidden)
-        self.norm = source.take("norm", shape.hidden)
+        self.norm = source.norm("norm", shape.hidden, eps)
         whole = stated.draft_vocab == stated.vocab_size
         shared = whole and not weights.has("lm_head.weight") and stated.as_wide
-        self.lm_head = None if shared else source.take("lm_head", stated.draft_vocab, shape.hidden)
+        head = {"lm_head": stated.draft_vocab}
+        self.lm_head = None if shared else source.product(shape.hidden, head)
         """The head's own logits; None: the target's."""
         shared = stated.as_wide and not weights.has("embed_tokens.weight")
         sizes = stated.vocab_size, shape.hidden
@@ -57,12 +58,12 @@ class Eagle3Head(PairHead):
         self.vocabulary = _vocabulary(stated, d2t_D, known_V)
         self.specs = (self.layer.spec,)
 
-    def _tap_norms(self, source: Taker, fused: int) -> list[Tensor]:
-        stated = self._stated
+    def _tap_norms(self, source: Taker, fused: int) -> list[Product]:
+        stated, eps = self._stated, self._stated.shape.norm_eps
         if stated.norm_before_fc:
-            return [source.take("input_norm", fused)]
+            return [source.norm("input_norm", fused, eps)]
         taps = range(len(stated.taps)) if stated.fc_norm else ()
-        return [source.take(f"fc_norm.{tap}", stated.target_hidden) for tap in taps]
+        return [source.norm(f"fc_norm.{tap}", stated.target_hidden, eps) for tap in taps]
 
     def _ids(
         self, name: str, size: int, dtype: torch.dtype, source: Taker, needed: bool = False
@@ -73,14 +74,12 @@ class Eagle3Head(PairHead):
 
     def carried(self, rows: DraftRows) -> Tensor:
         """See PairHead: the fused taps."""
-        stated, eps = self._stated, self._stated.shape.norm_eps
-        taps = [tap_NE.to(self.fc.dtype) for tap_NE in rows.taps]
+        stated = self._stated
+        taps = [tap_NE.to(self.dtype) for tap_NE in rows.taps]
         if stated.fc_norm and not stated.norm_before_fc:
-            taps = [rms_norm(t, w, eps) for t, w in zip(taps, self.tap_norms, strict=True)]
+            taps = [norm(tap_NE) for norm, tap_NE in zip(self.tap_norms, taps, strict=True)]
         fused_NI = torch.cat(taps, dim=-1)
-        if stated.norm_before_fc:
-            fused_NI = rms_norm(fused_NI, self.tap_norms[0], eps)
-        return F.linear(fused_NI, self.fc)
+        return self.fc(self.tap_norms[0](fused_NI) if stated.norm_before_fc else fused_NI)
 
     def forward(
         self,
@@ -89,23 +88,24 @@ class Eagle3Head(PairHead):
         positions_N: Tensor,
         attend: Attend,
         context: DraftContext,
+        wanted_R: Tensor | None = None,
     ) -> Tensor:
         """See PairHead: the layer's output, normed if heads of this kind feed that back."""
-        eps = self._stated.shape.norm_eps
-        embedded_NE = embedded(self.embed_tokens, next_tokens_N, context).to(self.fc.dtype)
-        normed_NE = rms_norm(carried_NE, self.hidden_norm, eps)
-        pair_NI = torch.cat([rms_norm(embedded_NE, self.input_norm, eps), normed_NE], dim=-1)
+        embedded_NE = embedded(self.embed_tokens, next_tokens_N, context).to(self.dtype)
+        normed_NE = self.hidden_norm(carried_NE)
+        pair_NI = torch.cat([self.input_norm(embedded_NE), normed_NE], dim=-1)
         residual_NE = normed_NE if self._stated.norm_before_residual else carried_NE
-        out_NE = self.layer.forward(pair_NI, residual_NE, positions_N, attend)
-        return rms_norm(out_NE, self.norm, eps) if self._stated.norm_output else out_NE
+        rotation = self.layer.rotation(positions_N)
+        out_NE = self.layer.forward(pair_NI, residual_NE, rotation, attend, wanted_R)
+        return self.norm(out_NE) if self._stated.norm_output else out_NE
 
     def logits(self, handed_RE: Tensor, context: DraftContext) -> Tensor:
         """See PairHead: over the tokens that the head knows."""
         if not self._stated.norm_output:
-            handed_RE = rms_norm(handed_RE, self.norm, self._stated.shape.norm_eps)
-        if self.lm_head is None:
-            return context.decoder.logits(handed_RE)
-        return F.linear(handed_RE, self.lm_head)
+            handed_RE = self.norm(handed_RE)
+        return (
+            context.decoder.logits(handed_RE) if self.lm_head is None else self.lm_head(handed_RE)
+        )
 
     def targets(self, places: Tensor) -> Tensor:
         """See PairHead."""
@@ -136,8 +136,6 @@ def build(config: Eagle3Config, context: BuildContext) -> FeatureDrafter:
     or was trained for another target; ConfigError when there is no directory to look in.
     """
     files, model = open_head(config, context, "eagle3"), context.model
-    assert context.dtype is not None
-    assert context.device is not None
     stated = read_eagle3(files.json("config.json") or {}, model, files.where("config.json"))
-    source = Taker(files.weights(), context.dtype, context.device)
+    source = Taker(files.weights(), context)
     return drafter_of(config, Eagle3Head(stated, model.num_layers, source), stated.draft_vocab)

@@ -15,8 +15,6 @@ def build(config: HydraConfig, context: BuildContext) -> FeatureHeadsDrafter:
     this target; ConfigError when they do not reach as far as the options ask.
     """
     files = open_head(config, context, "hydra")
-    assert context.dtype is not None
-    assert context.device is not None
     stated, weights = files.json("config.json") or {}, files.weights()
-    network = HydraNetwork(stated, context.model, weights, context.dtype, context.device)
+    network = HydraNetwork(stated, weights, context)
     return drafter(config, network)

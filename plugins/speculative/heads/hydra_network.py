@@ -14,39 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext
 from interlock.core.errors import CheckpointError
-from interlock.core.model import ModelDescription
+from interlock.core.operations import Product
 from interlock.core.weights import WeightSource
+from interlock.plugins.speculative.heads.layer import Taker
 from interlock.plugins.speculative.heads.medusa_network import check_sizes, silu
 
 PREFIX = "prefix_embeding_layer."  # spelt so in checkpoints
-
-
-class Affine:
-    """W x + b of a stored linear layer whose bias may be missing."""
-
-    def __init__(
-        self,
-        weights: WeightSource,
-        name: str,
-        shape: tuple[int, int],
-        dtype: torch.dtype,
-        device: torch.device,
-        stored_rows: int | None = None,
-    ) -> None:
-        """`shape` of what is kept: the first rows of `stored_rows`."""
-        rows, width = stored_rows or shape[0], shape[1]
-        part = (slice(shape[0]),)
-        self.weight = weights.take(f"{name}.weight", (rows, width), dtype, device, part)
-        biased = weights.has(f"{name}.bias")
-        self.bias = weights.take(f"{name}.bias", (rows,), dtype, device, part) if biased else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The product, plus the bias."""
-        return F.linear(x, self.weight, self.bias)
 
 
 class HydraNetwork:
@@ -61,23 +38,19 @@ class HydraNetwork:
     def __init__(
         self,
         config: Mapping[str, Any],
-        model: ModelDescription,
         weights: WeightSource,
-        dtype: torch.dtype,
-        device: torch.device,
+        context: BuildContext,
     ) -> None:
-        names, hidden = weights.names(), model.hidden_size
+        names, model = weights.names(), context.model
+        hidden, source = model.hidden_size, Taker(weights, context)
         check_sizes(config, model, weights.title)
         _refuse_others(names, weights.title)
-        self.dtype, self.vocab_size = dtype, model.vocab_size
+        self.dtype, self.vocab_size = source.dtype, model.vocab_size
         first = weights.shape("hydra_mlp.0.0.linear.weight") or (0, 0)
         self.reads_tokens = first != (hidden, hidden)
-        self.first: list[tuple[Affine, Affine | None]] = []
-        self.blocks: list[list[Affine]] = []
-        self.outputs: list[Affine] = []
-
-        def affine(name: str, *shape: int) -> Affine:
-            return Affine(weights, name, (shape[0], shape[1]), dtype, device)
+        self.first: list[tuple[Product, Product | None]] = []
+        self.blocks: list[list[Product]] = []
+        self.outputs: list[Product] = []
 
         while f"hydra_mlp.{len(self.first)}.0.linear.weight" in names:
             k = len(self.first)
@@ -85,17 +58,13 @@ class HydraNetwork:
             name = f"hydra_mlp.{k}.0"
             residual = None
             if self.reads_tokens:
-                residual = affine(f"{name}.res_connection", hidden, width)
-            self.first.append((affine(f"{name}.linear", hidden, width), residual))
-            blocks = list[Affine]()
-            while f"hydra_mlp.{k}.{len(blocks) + 1}.linear.weight" in names:
-                blocks.append(affine(f"hydra_mlp.{k}.{len(blocks) + 1}.linear", hidden, hidden))
+                residual = source.product(width, {f"{name}.res_connection": hidden})
+            self.first.append((source.product(width, {f"{name}.linear": hidden}), residual))
+            blocks = list[Product]()
+            while (block := f"hydra_mlp.{k}.{len(blocks) + 1}.linear") + ".weight" in names:
+                blocks.append(source.product(hidden, {block: hidden}))
             self.blocks.append(blocks)
-            output = f"hydra_lm_head.{k}"
-            stored = weights.shape(f"{output}.weight")
-            rows = max(stored[0], model.vocab_size) if stored else None
-            shape = (model.vocab_size, hidden)
-            self.outputs.append(Affine(weights, output, shape, dtype, device, rows))
+            self.outputs.append(_output(source, f"hydra_lm_head.{k}", model.vocab_size, hidden))
         self.count = len(self.first)
         weights.finish()
 
@@ -117,6 +86,18 @@ class HydraNetwork:
         for block in self.blocks[head]:
             x_RE = x_RE + silu(block(x_RE))
         return self.outputs[head](x_RE)
+
+
+def _output(source: Taker, name: str, vocab_size: int, hidden: int) -> Product:
+    """A head's logits: of what is stored, as many rows as the target has tokens."""
+    stored = source.weights.shape(f"{name}.weight")
+    rows, first = max(stored[0], vocab_size) if stored else vocab_size, (slice(vocab_size),)
+    placed = source.dtype, source.device
+    weight_VE = source.weights.take(f"{name}.weight", (rows, hidden), *placed, first)
+    bias_V = None
+    if source.weights.has(f"{name}.bias"):
+        bias_V = source.weights.take(f"{name}.bias", (rows,), *placed, first)
+    return source.operations.product(weight_VE, bias_V)
 
 
 def _refuse_others(names: frozenset[str], title: str) -> None:

@@ -1,30 +1,38 @@
 """One Llama-style layer of a head; attention and its cache belong to the caller.
 
-Norms, rotary angles and the gate keep at least fp32 and never less than the weights' dtype.
-Legend: T tokens, I width of the projections' input, E hidden size, H query heads, K key/value
-heads, D head size, R rotated pairs.
+It computes with the operations of its target's family. Norms, rotary angles and the gate keep at
+least fp32 and never less than the weights' dtype. Legend: T tokens, I width of the projections'
+input, E hidden size, H query heads, K key/value heads, D head size.
 """
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from interlock.core.component import BuildContext
 from interlock.core.model import Attend, HeadsInput
+from interlock.core.operations import Operations, Product
+from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
 from interlock.plugins.speculative.heads.fields import LayerShape
 
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin of positions, [T, 1, D], as `Operations.rotate` takes them."""
+
 
 class Taker:
-    """Takes tensors of a checkpoint under one prefix, in one dtype on one device."""
+    """Takes tensors of a checkpoint under one prefix for an engine: in its dtype, on its device,
+    for the operations of its target's family."""
 
-    def __init__(
-        self, weights: WeightSource, dtype: torch.dtype, device: torch.device, prefix: str = ""
-    ) -> None:
-        self.weights, self.dtype, self.device, self.prefix = weights, dtype, device, prefix
+    def __init__(self, weights: WeightSource, context: BuildContext, prefix: str = "") -> None:
+        assert context.dtype is not None
+        assert context.device is not None
+        self.weights, self.prefix, self._context = weights, prefix, context
+        self.dtype, self.device = context.dtype, context.device
+        self.operations = operations_of(context)
 
     def under(self, prefix: str) -> "Taker":
         """The same source, further down."""
-        return Taker(self.weights, self.dtype, self.device, self.prefix + prefix)
+        return Taker(self.weights, self._context, self.prefix + prefix)
 
     def take(self, name: str, *size: int) -> Tensor:
         """`name`.weight, which must have this size; what is wrong is told by `weights.finish`."""
@@ -34,12 +42,46 @@ class Taker:
         """`name`.weight if it is stored."""
         return self.take(name, *size) if self.weights.has(f"{self.prefix}{name}.weight") else None
 
-    def bias(self, name: str, size: int) -> Tensor | None:
-        """`name`.bias if it is stored."""
+    def bias(self, name: str, size: int, required: bool = False) -> Tensor | None:
+        """`name`.bias; None where it is neither stored nor required."""
         full = f"{self.prefix}{name}.bias"
-        if not self.weights.has(full):
+        if not required and not self.weights.has(full):
             return None
         return self.weights.take(full, (size,), self.dtype, self.device)
+
+    def product(self, inputs: int, outputs: dict[str, int], biased: bool = False) -> Product:
+        """x [T, inputs] -> those layers' outputs side by side.
+
+        A bias that is stored is added; `biased` makes it required.
+        """
+        weights = [self.take(name, size, inputs) for name, size in outputs.items()]
+        biases = [self.bias(name, size, biased) for name, size in outputs.items()]
+        bias_F = None
+        if any(bias is not None for bias in biases):
+            pairs = zip(weights, biases, strict=True)
+            bias_F = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in pairs])
+        weight_FI = weights[0] if len(weights) == 1 else torch.cat(weights)
+        return self.operations.product(weight_FI, bias_F)
+
+    def norm(self, name: str, size: int, eps: float) -> Product:
+        """The norm over the last axis whose weight is `name`.weight."""
+        stored = self.take(name, size)
+        weight_E = stored.to(torch.promote_types(self.dtype, torch.float32))
+        return lambda x: self.operations.norm(x, weight_E, eps)
+
+    def optional_norm(self, name: str, size: int, eps: float) -> Product | None:
+        """The norm if it is stored."""
+        stored = self.weights.has(f"{self.prefix}{name}.weight")
+        return self.norm(name, size, eps) if stored else None
+
+
+def operations_of(context: BuildContext) -> Operations:
+    """What the target's family lends; torch's where no such family is installed."""
+    assert context.dtype is not None
+    assert context.device is not None
+    family = next((f for f in context.families if f.name == context.model.family), None)
+    placement = Placement(context.dtype, context.device, numerics=context.numerics)
+    return Operations() if family is None else family.operations(placement)
 
 
 class Layer:
@@ -55,62 +97,58 @@ class Layer:
     ) -> None:
         self.shape, self.spec, self.number = shape, shape.spec, number
         inputs, s, attention = width or shape.hidden, shape, source.under("self_attn.")
-        sizes = {"q": s.heads * s.head_dim, "k": s.kv_heads * s.head_dim}
-        sizes["v"] = sizes["k"]
-        self._weights = {n: attention.take(f"{n}_proj", size, inputs) for n, size in sizes.items()}
-        self._biases = {n: attention.bias(f"{n}_proj", size) for n, size in sizes.items()}
-        self._head_norms = {n: attention.optional(f"{n}_norm", s.head_dim) for n in "qk"}
-        self.o_proj = attention.take("o_proj", s.hidden, sizes["q"])
-        self.norm = source.take("post_attention_layernorm", s.hidden)
-        self.gate_proj = source.take("mlp.gate_proj", s.intermediate, s.hidden)
-        self.up_proj = source.take("mlp.up_proj", s.intermediate, s.hidden)
-        self.down_proj = source.take("mlp.down_proj", s.hidden, s.intermediate)
+        query, key = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        self._query = attention.product(inputs, {"q_proj": query})
+        self._key_value = attention.product(inputs, {"k_proj": key, "v_proj": key})
+        self._query_norm = attention.optional_norm("q_norm", s.head_dim, s.norm_eps)
+        self._key_norm = attention.optional_norm("k_norm", s.head_dim, s.norm_eps)
+        self._out = attention.product(query, {"o_proj": s.hidden})
+        self._norm = source.norm("post_attention_layernorm", s.hidden, s.norm_eps)
+        mlp, inner = source.under("mlp."), s.intermediate
+        self._gate_up = mlp.product(s.hidden, {"gate_proj": inner, "up_proj": inner})
+        self._down = mlp.product(inner, {"down_proj": s.hidden})
+        self._operations, self._dtype = source.operations, source.dtype
         wide = torch.promote_types(source.dtype, torch.float32)
-        self.rates_R = torch.tensor(s.rates, dtype=torch.float64, device=source.device).to(wide)
+        rates_R = torch.tensor(s.rates, dtype=torch.float64, device=source.device).to(wide)
+        self._rates_D = torch.cat((rates_R, rates_R))
+        self._signs_D = torch.cat((-torch.ones_like(rates_R), torch.ones_like(rates_R)))
+
+    def rotation(self, positions_T: Tensor) -> Rotation:
+        """What turns the heads at these positions, in every layer of this shape."""
+        angles_T1D = positions_T[:, None, None] * self._rates_D
+        return angles_T1D.cos(), angles_T1D.sin() * self._signs_D
 
     def forward(
-        self, x_TI: Tensor, residual_TE: Tensor, positions_T: Tensor, attend: Attend
+        self,
+        x_TI: Tensor,
+        residual_TE: Tensor,
+        rotation: Rotation,
+        attend: Attend,
+        wanted_R: Tensor | None = None,
     ) -> Tensor:
-        """[T, E]: residual + attention over x, then that + the MLP of its norm."""
-        q_THD = self.turned("q", x_TI, positions_T)
-        k_TKD = self.turned("k", x_TI, positions_T)
-        inputs = HeadsInput(q_THD, k_TKD, self.heads("v", x_TI))
-        return self.close(residual_TE, attend(self.number, self.spec, inputs))
+        """[T, E]: residual + attention over x, then that + the MLP of its norm.
 
-    def turned(self, name: str, x_TI: Tensor, positions_T: Tensor) -> Tensor:
-        """Heads [T, heads, D] of projection "q" or "k", normed where the head says so, rotated."""
-        x_THD, norm = self.heads(name, x_TI), self._head_norms[name]
-        if norm is not None:
-            x_THD = rms_norm(x_THD, norm, self.shape.norm_eps)
-        return _rotate(x_THD, positions_T[:, None, None].to(self.rates_R.dtype) * self.rates_R)
+        Given `wanted_R`, only those rows' [R, E]; all of them are stored.
+        """
+        q_THD = self._query(x_TI).view(len(x_TI), -1, self.shape.head_dim)
+        q_THD = self._operations.rotate(_normed(self._query_norm, q_THD), *rotation)
+        inputs = HeadsInput(q_THD, *self.keys_values(x_TI, rotation))
+        attended_THD = attend(self.number, self.spec, inputs)
+        if wanted_R is not None and len(wanted_R) < len(x_TI):
+            attended_THD, residual_TE = attended_THD[wanted_R], residual_TE[wanted_R]
+        if not len(residual_TE):
+            return residual_TE
+        x_TE = residual_TE + self._out(attended_THD.to(self._dtype).flatten(1))
+        gate_up_TF = self._gate_up(self._norm(x_TE))
+        return x_TE + self._down(self._operations.swiglu(gate_up_TF))
 
-    def heads(self, name: str, x_TI: Tensor) -> Tensor:
-        """Heads [T, heads, D] of projection "q", "k" or "v"."""
-        projected = F.linear(x_TI, self._weights[name], self._biases[name])
-        return projected.view(len(x_TI), -1, self.shape.head_dim)
-
-    def close(self, residual_TE: Tensor, attended_THD: Tensor) -> Tensor:
-        """[T, E]: what follows attention in the layer."""
-        dtype = self.o_proj.dtype
-        x_TE = residual_TE + F.linear(attended_THD.to(dtype).flatten(1), self.o_proj)
-        normed_TE = rms_norm(x_TE, self.norm, self.shape.norm_eps)
-        gate = F.linear(normed_TE, self.gate_proj)
-        wide = torch.promote_types(dtype, torch.float32)
-        gated = F.silu(gate.to(wide)).to(dtype) * F.linear(normed_TE, self.up_proj)
-        return x_TE + F.linear(gated, self.down_proj)
+    def keys_values(self, x_TI: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        """[T, K, D] each, the keys normed where the head says so, and rotated."""
+        kv_TKD = self._key_value(x_TI).view(len(x_TI), -1, self.shape.head_dim)
+        k_TKD, v_TKD = kv_TKD.chunk(2, dim=1)
+        return self._operations.rotate(_normed(self._key_norm, k_TKD), *rotation), v_TKD
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / rms(x) * weight over the last axis (arXiv 1910.07467)."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    y = x.to(wide)
-    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
-    return (weight.to(wide) * y).to(x.dtype)
-
-
-def _rotate(x_THD: Tensor, angles_T1R: Tensor) -> Tensor:
-    """Rotary embedding over pairs (i, i + D/2) (arXiv 2104.09864), in the angles' dtype."""
-    first, second = x_THD.to(angles_T1R.dtype).chunk(2, dim=-1)
-    cos, sin = angles_T1R.cos(), angles_T1R.sin()
-    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    return turned.to(x_THD.dtype)
+def _normed(norm: Product | None, x_THD: Tensor) -> Tensor:
+    """Each head by itself."""
+    return x_THD if norm is None else norm(x_THD.reshape(-1, x_THD.shape[-1])).view(x_THD.shape)

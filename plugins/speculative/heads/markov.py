@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from interlock.core.operations import Product
 from interlock.plugins.speculative.heads.fields import Fields
 from interlock.plugins.speculative.heads.layer import Taker
 
@@ -58,16 +59,21 @@ class MarkovHeads:
         self, shape: MarkovShape, hidden: int, vocab_size: int, ids: int, source: Taker
     ) -> None:
         self.shape, rank, under = shape, shape.rank, source.under("markov_head.")
-        self._w1 = self._w2 = self._inner = self._rating = None
+        self._w1: Tensor | None = None
+        self._w2: Product | None = None
+        self._inner: Product | None = None
+        self._rating: Product | None = None
         if rank:
             self._w1 = under.take("markov_w1", vocab_size, rank)
-            self._w2 = under.take("markov_w2", ids, rank)
+            self._w2 = under.product(rank, {"markov_w2": ids})
         if rank and shape.kind == "gated":
-            self._inner = _affine(under, "gate_proj", rank, hidden + rank)
+            self._inner = under.product(hidden + rank, {"gate_proj": rank}, biased=True)
         if rank and shape.kind == "rnn":
-            self._inner = _affine(under, "joint_proj", 3 * rank, 2 * rank + hidden)
+            joint = {"joint_proj": 3 * rank}
+            self._inner = under.product(2 * rank + hidden, joint, biased=True)
         if shape.rated:
-            self._rating = _affine(source, CONFIDENCE, 1, hidden + rank * shape.reads_token)
+            inputs = hidden + rank * shape.reads_token
+            self._rating = source.product(inputs, {CONFIDENCE: 1}, biased=True)
 
     def begin(self, out_RE: Tensor) -> Tensor:
         """[R, M]: the state before a block's first candidate."""
@@ -83,35 +89,21 @@ class MarkovHeads:
         """[R, D] to add to the next candidates' logits (None: nothing), and the next state."""
         if self._w2 is None:
             return None, state_RM
-        latent_RM = embedded_RM
-        if self.shape.kind == "gated":
-            gate_RM = _apply(self._inner, torch.cat([out_RE, embedded_RM], dim=-1)).sigmoid()
+        latent_RM, inner = embedded_RM, self._inner
+        if inner is not None and self.shape.kind == "gated":
+            gate_RM = inner(torch.cat([out_RE, embedded_RM], dim=-1)).sigmoid()
             latent_RM = gate_RM * embedded_RM
-        if self.shape.kind == "rnn":
-            joint = _apply(self._inner, torch.cat([state_RM, embedded_RM, out_RE], dim=-1))
+        if inner is not None and self.shape.kind == "rnn":
+            joint = inner(torch.cat([state_RM, embedded_RM, out_RE], dim=-1))
             gate_RM, new_RM, latent_RM = joint.chunk(3, dim=-1)
             gate_RM, latent_RM = gate_RM.sigmoid(), latent_RM.tanh()
             state_RM = gate_RM * state_RM + (1 - gate_RM) * new_RM.tanh()
-        return F.linear(latent_RM, self._w2), state_RM
+        return self._w2(latent_RM), state_RM
 
     def confidence(self, embedded_RM: Tensor, out_RE: Tensor) -> Tensor | None:
         """[R]: the chance that the next candidate is accepted; None without a confidence head."""
         if self._rating is None:
             return None
         read = torch.cat([out_RE, embedded_RM], dim=-1) if self.shape.reads_token else out_RE
-        logit_R = _apply(self._rating, read).squeeze(-1)
+        logit_R = self._rating(read).squeeze(-1)
         return logit_R.to(torch.promote_types(logit_R.dtype, torch.float32)).sigmoid()
-
-
-Affine = tuple[Tensor, Tensor]
-
-
-def _affine(source: Taker, name: str, outputs: int, inputs: int) -> Affine:
-    weight = source.take(name, outputs, inputs)
-    full = f"{source.prefix}{name}.bias"
-    return weight, source.weights.take(full, (outputs,), source.dtype, source.device)
-
-
-def _apply(affine: Affine | None, x: Tensor) -> Tensor:
-    assert affine is not None
-    return F.linear(x, *affine)

@@ -18,10 +18,8 @@ def build(config: MedusaConfig, context: BuildContext) -> FeatureHeadsDrafter:
     this target; ConfigError when they do not reach as far as the options ask.
     """
     files = open_head(config, context, "medusa")
-    assert context.dtype is not None
-    assert context.device is not None
     stated, weights = files.json("config.json") or {}, files.weights()
-    network = MedusaNetwork(stated, context.model, weights, context.dtype, context.device)
+    network = MedusaNetwork(stated, weights, context)
     return drafter(config, network)
 
 

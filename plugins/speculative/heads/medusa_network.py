@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from interlock.core.component import BuildContext
 from interlock.core.drafter import DraftContext
 from interlock.core.errors import CheckpointError
 from interlock.core.model import ModelDescription
+from interlock.core.operations import Product
 from interlock.core.weights import WeightSource
+from interlock.plugins.speculative.heads.layer import Taker
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ TOKEN_MAPS = ("token_map", "medusa_heads.token_map")
 class ResBlock:
     """x + silu(W x + b)."""
 
-    def __init__(self, weight_EE: Tensor, bias_E: Tensor | None) -> None:
-        self.weight_EE, self.bias_E = weight_EE, bias_E
+    def __init__(self, product: Product) -> None:
+        self._product = product
 
     def __call__(self, x_RE: Tensor) -> Tensor:
         """[R, E]; the gate keeps at least fp32."""
-        return x_RE + silu(F.linear(x_RE, self.weight_EE, self.bias_E))
+        return x_RE + silu(self._product(x_RE))
 
 
 class MedusaNetwork:
@@ -70,16 +73,15 @@ class MedusaNetwork:
     def __init__(
         self,
         config: Mapping[str, Any],
-        model: ModelDescription,
         weights: WeightSource,
-        dtype: torch.dtype,
-        device: torch.device,
+        context: BuildContext,
     ) -> None:
-        names, hidden = weights.names(), model.hidden_size
+        names, model = weights.names(), context.model
+        hidden = self._hidden = model.hidden_size
         layout = find_layout(names, weights.title)
         check_sizes(config, model, weights.title)
-        self.dtype, self.vocab_size = dtype, model.vocab_size
-        self._weights, self._device = weights, device
+        self._source = Taker(weights, context)
+        self.dtype, self.vocab_size = self._source.dtype, model.vocab_size
         self.token_ids_V = self._token_map(names)
         """Which token each row of an output matrix is for; None: row i is token i."""
         self.blocks: list[list[ResBlock]] = []
@@ -88,14 +90,11 @@ class MedusaNetwork:
             k = len(self.blocks)
             blocks = list[ResBlock]()
             while (name := layout.block.format(k=k, j=len(blocks))) + ".weight" in names:
-                weight_EE = weights.take(f"{name}.weight", (hidden, hidden), dtype, device)
-                biased = weights.has(f"{name}.bias")
-                bias_E = weights.take(f"{name}.bias", (hidden,), dtype, device) if biased else None
-                blocks.append(ResBlock(weight_EE, bias_E))
+                blocks.append(ResBlock(self._source.product(hidden, {name: hidden})))
             self.blocks.append(blocks)
             outputs.append(layout.output.format(k=k, j=len(blocks)))
         self.count = len(self.blocks)
-        self.outputs: list[Tensor] | None
+        self.outputs: list[Product] | None
         """A matrix [V, E] for each head; None: the target's own head."""
         if layout.shared is not None and config.get("original_lm_head"):
             stored = next((name for name in (layout.shared, outputs[0]) if name in names), None)
@@ -118,36 +117,40 @@ class MedusaNetwork:
         for block in self.blocks[head]:
             x_RE = block(x_RE)
         if self.outputs is not None:
-            return F.linear(x_RE, self.outputs[head])
+            return self.outputs[head](x_RE)
         logits_RV = context.decoder.logits(x_RE)
         return logits_RV if self.token_ids_V is None else logits_RV[:, self.token_ids_V]
 
     def _token_map(self, names: frozenset[str]) -> Tensor | None:
+        weights = self._source.weights
         name = next((name for name in TOKEN_MAPS if name in names), None)
         if name is None:
             return None
-        ids_V = self._weights.take(
-            name, self._weights.shape(name) or (), torch.int64, self._device
+        ids_V = weights.take(
+            name, weights.shape(name) or (), torch.int64, self._source.device
         ).flatten()
         if not len(ids_V) or not 0 <= int(ids_V.min()) <= int(ids_V.max()) < self.vocab_size:
             raise CheckpointError(
-                f"{self._weights.title}: {name} must name tokens from 0 to {self.vocab_size - 1}, "
+                f"{weights.title}: {name} must name tokens from 0 to {self.vocab_size - 1}, "
                 "the target's"
             )
         return ids_V
 
-    def _output(self, name: str) -> Tensor:
+    def _output(self, name: str) -> Product:
+        """Logits of the tokens of `token_ids_V`."""
+        return self._source.operations.product(self._rows_of(name))
+
+    def _rows_of(self, name: str) -> Tensor:
         """[V, E] of the tokens of `token_ids_V`; padding behind a whole vocabulary is left out."""
-        stored, chosen, size = self._weights.shape(name), self.token_ids_V, self.vocab_size
+        stored, chosen, size = self._source.weights.shape(name), self.token_ids_V, self.vocab_size
         if chosen is not None and (stored is None or stored[0] <= len(chosen)):
             return self._take_rows(name, len(chosen), len(chosen))
         whole_VE = self._take_rows(name, size, max(size, stored[0]) if stored else size)
         return whole_VE if chosen is None else whole_VE[chosen]
 
     def _take_rows(self, name: str, rows: int, stored_rows: int) -> Tensor:
-        width = self.blocks[0][0].weight_EE.shape[1]
-        shape, part = (stored_rows, width), (slice(rows),)
-        return self._weights.take(name, shape, self.dtype, self._device, part)
+        shape, part = (stored_rows, self._hidden), (slice(rows),)
+        return self._source.weights.take(name, shape, self.dtype, self._source.device, part)
 
 
 def find_layout(names: frozenset[str], title: str) -> Layout:

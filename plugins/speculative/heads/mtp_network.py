@@ -26,7 +26,7 @@ from interlock.core.drafter import DraftContext, DraftRows
 from interlock.core.model import Attend, AttentionInput, AttentionSpec, ModelDescription, Taps
 from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
-from interlock.plugins.speculative.heads.layer import rms_norm
+from interlock.plugins.speculative.heads.layer import Taker
 from interlock.plugins.speculative.heads.mtp_weights import LayerWeights
 from interlock.plugins.speculative.heads.pairs import PairHead
 
@@ -37,7 +37,7 @@ class MtpLayer:
     """One layer with what stands around it. `number` is the layer that its rows are stored under.
 
     Takes every tensor of `weights` once; mistakes are one CheckpointError. `embedding_VE` and
-    `head_VE` are its own tables; None: the target's, which they usually repeat.
+    `head` are of its own tables; None: the target's, which they usually repeat.
     """
 
     def __init__(
@@ -48,29 +48,25 @@ class MtpLayer:
         context: BuildContext,
         tables: WeightSource | None,
     ) -> None:
-        dtype, device, hidden = context.dtype, context.device, described.hidden_size
-        assert dtype is not None
-        assert device is not None
-
-        def take(name: str, *shape: int) -> Tensor:
-            return weights.take(f"{name}.weight", shape, dtype, device)
+        source, hidden = Taker(weights, context), described.hidden_size
+        eps = float(described.config.get("rms_norm_eps", 1e-6))
 
         def own(name: str, *same: str) -> Tensor | None:
             if not weights.has(f"{name}.weight"):
                 return None
-            table_VE = take(name, context.model.vocab_size, hidden)
+            table_VE = source.take(name, context.model.vocab_size, hidden)
             return None if _repeats(table_VE, tables, same) else table_VE
 
-        self.number = number
-        self.enorm, self.hnorm = take("enorm", hidden), take("hnorm", hidden)
-        self.eh_proj = take("eh_proj", hidden, 2 * hidden)
-        self.norm = take("shared_head.norm", hidden)
+        self.number, self.dtype = number, source.dtype
+        self.enorm, self.hnorm = (source.norm(name, hidden, eps) for name in ("enorm", "hnorm"))
+        self.eh_proj = source.product(2 * hidden, {"eh_proj": hidden})
+        self.norm = source.norm("shared_head.norm", hidden, eps)
         self.embedding_VE = own("embed_tokens", EMBEDDING)
-        self.head_VE = own("shared_head.head", HEAD, EMBEDDING)
-        placement = Placement(dtype, device, numerics=context.numerics)
+        head_VE = own("shared_head.head", HEAD, EMBEDDING)
+        self.head = None if head_VE is None else source.operations.product(head_VE)
+        placement = Placement(source.dtype, source.device, numerics=context.numerics)
         self.decoder = load_decoder(described, context.families, placement, weights)
         self.spec: AttentionSpec = described.attention[0]
-        self.eps = float(described.config.get("rms_norm_eps", 1e-6))
 
     def forward(
         self,
@@ -81,12 +77,8 @@ class MtpLayer:
         embedded_NE: Tensor,
     ) -> Tensor:
         """[N, E]: the layer's output, before its norm."""
-        dtype = self.eh_proj.dtype
-        pair = (
-            rms_norm(embedded_NE.to(dtype), self.enorm, self.eps),
-            rms_norm(hidden_NE.to(dtype), self.hnorm, self.eps),
-        )
-        x_NE = F.linear(torch.cat(pair, dim=-1), self.eh_proj)
+        pair = self.enorm(embedded_NE.to(self.dtype)), self.hnorm(hidden_NE.to(self.dtype))
+        x_NE = self.eh_proj(torch.cat(pair, dim=-1))
         taps = Taps((0,))
         self.decoder.forward(tokens_N, positions_N, self._stored(attend), taps, x_NE)
         (output_NE,) = taps.outputs()
@@ -125,13 +117,14 @@ class MtpHead(PairHead):
         positions_N: Tensor,
         attend: Attend,
         context: DraftContext,
+        wanted_R: Tensor | None = None,
     ) -> Tensor:
         """See PairHead. All layers take the rows in; the first one's output is handed on."""
         handed = [
             self.apply(layer, carried_NE, next_tokens_N, positions_N, attend, context)
             for layer in self.layers
         ]
-        return handed[0]
+        return handed[0] if wanted_R is None else handed[0][wanted_R]
 
     def apply(
         self,
@@ -157,10 +150,8 @@ class MtpHead(PairHead):
 
     def logits_of(self, layer: MtpLayer, handed_RE: Tensor, context: DraftContext) -> Tensor:
         """[R, V] after a layer's own norm, by its own head or the target's."""
-        normed_RE = rms_norm(handed_RE, layer.norm, layer.eps)
-        if layer.head_VE is None:
-            return context.decoder.logits(normed_RE)
-        return F.linear(normed_RE, layer.head_VE)
+        normed_RE = layer.norm(handed_RE)
+        return context.decoder.logits(normed_RE) if layer.head is None else layer.head(normed_RE)
 
 
 def _repeats(table_VE: Tensor, tables: WeightSource | None, names: Sequence[str]) -> bool:

@@ -38,8 +38,12 @@ class PairHead(ABC):
         positions_N: Tensor,
         attend: Attend,
         context: DraftContext,
+        wanted_R: Tensor | None = None,
     ) -> Tensor:
-        """[N, E]: what each row hands on, as the first half of rows that follow it."""
+        """[N, E]: what each row hands on, as the first half of rows that follow it.
+
+        Given `wanted_R`, only those rows' [R, E]: of the others nothing but cache rows is needed.
+        """
 
     @abstractmethod
     def logits(self, handed_RE: Tensor, context: DraftContext) -> Tensor:
@@ -81,17 +85,19 @@ def catch_up(
     if not present:
         return None
     starts = [rows.starts[r] for r in present]
-    attend, positions_N = context.attend(present, [lengths[r] for r in present], starts)
-    handed_NE = head.forward(head.carried(rows), rows.next_tokens_N, positions_N, attend, context)
-    context.caught_up()
     limits = [min(limit, num_drafts) for limit in rows.limits]
     order = sorted((r for r in present if limits[r] > 0), key=lambda r: -limits[r])
+    last = [rows.row_offsets[r + 1] - 1 for r in order]
+    attend, positions_N = context.attend(present, [lengths[r] for r in present], starts)
+    last_R = torch.tensor(last, dtype=torch.long, device=positions_N.device)
+    carried_NE, tokens_N = head.carried(rows), rows.next_tokens_N
+    handed_RE = head.forward(carried_NE, tokens_N, positions_N, attend, context, last_R)
+    context.caught_up()
     if not order:
         return None
-    last_R = torch.tensor([rows.row_offsets[r + 1] - 1 for r in order], device=handed_NE.device)
     return CaughtUp(
         requests=order,
         limits=[limits[r] for r in order],
         ends=[rows.starts[r] + lengths[r] for r in order],
-        handed_RE=handed_NE[last_R],
+        handed_RE=handed_RE,
     )

@@ -21,6 +21,8 @@ from interlock.core.request import RequestId
 from interlock.plugins.speculative.host.occurrences import Occurrences
 from interlock.plugins.speculative.host.options import SuffixConfig
 
+STRIDE = 16
+"""Tokens that are compared at once."""
 END = -1
 """Stands behind every past answer: it is no token, so no match runs over it."""
 
@@ -61,17 +63,14 @@ class SuffixDrafter(TokenDrafter):
     def propose(self, request: RequestId, tokens: Ints, limit: int) -> Draft:
         """The guess with the best score; of equal ones the longer match, then the own text's.
 
-        O(m (occurrences + candidates)) for a match of m tokens.
+        O(occurrences (m + candidates)) for a match of m tokens, in array operations.
         """
         own = self._own.setdefault(request, Occurrences())
         own.append(tokens[len(own) :].copy())
         best = _Guess(0.0, NO_DRAFT)
         limit = min(limit, self.num_drafts)
         for source in (own, self._past) if limit > 0 else ():
-            for guess in self._guesses(source, tokens, limit):
-                longer = source is own and guess.score == best.score
-                if guess.score > best.score or longer:
-                    best = guess
+            best = self._better(best, source, tokens, limit)
         return best.draft
 
     def ended(self, request: RequestId, tokens: Ints, prompt_tokens: int) -> None:
@@ -85,20 +84,24 @@ class SuffixDrafter(TokenDrafter):
         if len(self._past_lengths) > self._config.cached_requests:
             self._past.drop(self._past_lengths.popleft())
 
-    def _guesses(self, source: Occurrences, text: Ints, limit: int) -> Iterator[_Guess]:
-        """One guess for each length of match that has a continuation, shortest first."""
+    def _better(self, best: _Guess, source: Occurrences, text: Ints, limit: int) -> _Guess:
+        """The best guess of this source, if it is better than `best`; the longest match first.
+
+        Matches that have the same occurrences lead to the same guess, up to its length. A guess of
+        n candidates scores at most n.
+        """
         config, kept = self._config, source.tokens
         ends = source.ends_of(int(text[-1]))
         ends = ends[ends + 1 < len(kept)]  # the newest token itself has no continuation
-        for matched in range(1, min(len(text), config.max_depth) + 1):
-            if matched > 1:
-                ends = ends[ends >= matched - 1]
-                ends = ends[kept[ends - matched + 1] == text[-matched]]
-            if not len(ends):
-                return
+        matched_N = _matched(kept, ends, text[-config.max_depth :])
+        for matched in sorted(set(matched_N.tolist()), reverse=True):
             most = min(limit, int(matched * config.factor + config.offset + 1e-6))
-            if most > 0:
-                yield (self._tree if config.tree else self._path)(kept, ends + 1, most)
+            if most <= best.score:
+                break  # shorter matches allow no more
+            following = ends[matched_N >= matched] + 1
+            guess = (self._tree if config.tree else self._path)(kept, following, most)
+            best = guess if guess.score > best.score else best
+        return best
 
     def _path(self, kept: Ints, following: Ints, most: int) -> _Guess:
         """The likeliest token at each place, as long as the path is likely enough."""
@@ -106,6 +109,13 @@ class SuffixDrafter(TokenDrafter):
         shares: list[float] = []
         score, prob = 0.0, 1.0
         while len(tokens) < most:
+            agreed = _agreed(kept, following, most - len(tokens))
+            if agreed:
+                tokens += agreed
+                shares += [1.0] * len(agreed)
+                score += prob * len(agreed)
+                following = following + len(agreed)
+                continue
             branch = next(_branches(kept, following), None)
             if branch is None or prob * branch.share < self._config.min_prob:
                 break
@@ -144,6 +154,33 @@ class SuffixDrafter(TokenDrafter):
         return _Guess(sum(node.prob for node in nodes), draft)
 
 
+def _matched(kept: Ints, ends: Ints, text: Ints) -> Ints:
+    """How many of the last tokens of `text` end at each of these entries, where its last stands."""
+    matched_N = np.ones(len(ends), dtype=np.int64)
+    open_N = np.arange(len(ends))
+    for first in range(1, len(text), STRIDE):
+        back_S = np.arange(first, min(first + STRIDE, len(text)))
+        at_NS = ends[open_N, None] - back_S
+        same_NS = (kept[np.maximum(at_NS, 0)] == text[len(text) - 1 - back_S]) & (at_NS >= 0)
+        run_N = np.logical_and.accumulate(same_NS, axis=1).sum(axis=1)
+        matched_N[open_N] += run_N
+        open_N = open_N[run_N == len(back_S)]
+        if not len(open_N):
+            break
+    return matched_N
+
+
+def _agreed(kept: Ints, following: Ints, most: int) -> list[int]:
+    """What stands from these entries on, as far as it is the same for all, `most` at most."""
+    if not len(following):
+        return []
+    count = min(most, len(kept) - int(following[-1]))
+    ahead_NC = kept[following[:, None] + np.arange(max(0, count))]
+    same_C = (ahead_NC == ahead_NC[0]).all(axis=0) & (ahead_NC[0] != END)
+    alike = count if same_C.all() else int(same_C.argmin())
+    return [int(token) for token in ahead_NC[0, :alike]]
+
+
 def _branches(kept: Ints, following: Ints) -> Iterator[_Branch]:
     """What stands at these entries, most frequent first, of equals the one that came last."""
     following = following[following < len(kept)]
@@ -151,9 +188,8 @@ def _branches(kept: Ints, following: Ints) -> Iterator[_Branch]:
     following, found = following[found != END], found[found != END]
     if not len(found):
         return
-    tokens, counts = np.unique(found, return_counts=True)
-    newest = [int(following[found == token][-1]) for token in tokens]
-    for at in sorted(range(len(tokens)), key=lambda at: (-counts[at], -newest[at])):
+    tokens, last, counts = np.unique(found[::-1], return_index=True, return_counts=True)
+    for at in np.lexsort((last, -counts)).tolist():
         token = int(tokens[at])
         yield _Branch(token, float(counts[at] / len(found)), following[found == token] + 1)
 

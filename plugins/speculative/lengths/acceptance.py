@@ -7,6 +7,8 @@ from interlock.core.draft_length import DraftRound
 PRIOR = 0.7
 """Acceptance of a first candidate before there is evidence, and its weight in rounds."""
 PRIOR_ROUNDS = 2.0
+FADED = 0.5
+"""Rounds that count as no evidence."""
 
 
 class Acceptance:
@@ -38,6 +40,11 @@ class Acceptance:
                 self._drafts[place] += place < asked
             for place in one.path:
                 self._accepted[place] += 1
+
+    @property
+    def tried(self) -> int:
+        """Places that there is evidence of, not faded yet."""
+        return sum(rounds >= FADED for rounds in self._rounds)
 
     def shares(self, length: int) -> list[float]:
         """Of each of the first `length` places, how many requests have a candidate there."""

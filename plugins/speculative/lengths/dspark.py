@@ -10,6 +10,9 @@ those prefixes; whether a candidate is among them follows from estimates made af
 the verifier must be exact for any draft. Ties go to the earlier place, then the earlier request,
 which no token decides. Room is part of the search: if the step cut what does not fit afterwards,
 one request's room would follow from another's estimates, made later.
+
+Deviation: where steps lose to drafting nothing, by what they accepted and by the same costs,
+nothing is drafted for a while.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +28,10 @@ from interlock.plugins.speculative.lengths.survival import survivals
 
 WARM = 4
 """Steps that measure, verifying nothing and everything by turns, before the first search."""
+TRIES = 6
+"""Steps after which the drafter rests, if drafting lost time in them."""
+LOSS = 0.02
+"""Of all time, what such steps may lose: the dearer they are, the longer it rests."""
 
 
 class Node(NamedTuple):
@@ -43,10 +50,14 @@ class DSpark(DraftLength):
         self._costs = StepCosts()
         self._calibration = Calibration()
         self._steps = 0
+        self._resting = 0
+        self._searched = False
+        self._gains: list[float] = []
 
     def propose(self, num_drafts: int, decodes: int) -> int:
-        """The whole block: its length is the drafter's."""
-        return num_drafts
+        """The whole block: its length is the drafter's. None while it rests, because drafting cost
+        more than it gave."""
+        return 0 if self._resting else num_drafts
 
     def verify(self, drafts: Sequence[Draft], load: StepLoad) -> list[int]:
         """See DraftLength. Which steps measure depends on their number alone."""
@@ -58,18 +69,34 @@ class DSpark(DraftLength):
             return [len(draft.tokens) * whole for draft in drafts]
         chances = [self._chances(draft, place, load) for place, draft in enumerate(drafts)]
         stops = self._config.search == "early_stop"
-        around = self._costs.around(load.decodes)
+        around, self._searched = self._costs.around(load.decodes), bool(drafts)
         return search(
             chances, load.decodes, lambda rows: self._costs.target.at(rows) + around, load.room,
             stops=stops,
         )  # fmt: skip
 
     def observe(self, outcome: StepOutcome) -> None:
-        """Learn costs and corrections."""
+        """Learn costs and corrections, and whether drafting pays."""
         self._steps += 1
         self._costs.observe(outcome)
         if self._config.calibrate:
             self._calibration.observe(outcome.rounds)
+        self._resting = max(0, self._resting - 1)
+        if self._searched and not outcome.prompt_tokens and outcome.times.target_s > 0:
+            self._gains.append(self._gain(outcome))
+        self._searched = False
+        if len(self._gains) >= TRIES:
+            gain, self._gains = sum(self._gains) / len(self._gains), []
+            if gain < 1:
+                self._resting = max(self._config.probe, round(TRIES * (1 / gain - 1) / LOSS))
+
+    def _gain(self, outcome: StepOutcome) -> float:
+        """Tokens a second of this step, by what such a step costs, to those without drafting."""
+        decodes, target = outcome.decodes, self._costs.target
+        tokens = decodes + sum(len(one.path) for one in outcome.rounds)
+        rows = decodes + sum(len(one.draft.tokens) for one in outcome.rounds)
+        without_s = target.at(decodes) + self._costs.catch_up(decodes)
+        return tokens / decodes * without_s / (target.at(rows) + self._costs.around(decodes))
 
     def _chances(self, draft: Draft, place: int, load: StepLoad) -> tuple[float, ...]:
         temperature = load.temperatures[place] if load.temperatures else 1.0

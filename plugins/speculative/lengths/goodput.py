@@ -5,7 +5,8 @@
 after SmartSpec (arXiv 2406.14066) and vLLM's dynamic speculation, with four additions: places are
 counted one by one instead of by one rate; a new length must gain `hysteresis`; one step in `probe`
 tries another length, so that acceptance stays known while nothing is drafted, and the cost without
-drafts while something is; and costs are measured without drafts first, then with one.
+drafts while something is (less often where a try is dear); and costs are measured without drafts
+first, then with one.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ PROBE_FADE = 0.8
 rarely that it must count for more, or a drafter that has become good would go unnoticed."""
 FIRST_PROBE = 8
 """Steps to the first probe; each next one waits twice as long, up to the option."""
+PROBE_LOSS = 0.02
+"""Of all time, what probes may lose: one that costs many steps makes the next one wait longer."""
 
 
 class Goodput(DraftLength):
@@ -84,16 +87,23 @@ class Goodput(DraftLength):
         """
         self._probes += 1
         self._pause = min(2 * self._pause, self._config.probe)
-        self._until_probe = self._pause
-        if self._asked:
-            return 0 if self._probes % 2 else min(self._asked + 1, num_drafts)
         rates = self._rates(num_drafts, decodes, self._costs.drafts(decodes, num_drafts))
-        return max(range(1, num_drafts + 1), key=rates.__getitem__, default=0)
+        if self._asked:
+            probed = 0 if self._probes % 2 else min(self._asked + 1, num_drafts)
+        else:
+            probed = max(range(1, num_drafts + 1), key=rates.__getitem__, default=0)
+        lost_steps = rates[self._asked] / rates[probed] - 1 if rates[probed] > 0 else 0.0
+        self._until_probe = max(self._pause, round(lost_steps / PROBE_LOSS))
+        return probed
 
     def _choose(self, num_drafts: int, decodes: int) -> None:
-        """The best length, if it is better enough than the one so far."""
+        """The best length, if it is better enough than the one so far.
+
+        At most twice as long as was tried: a hopeful guess about far places costs many rows.
+        """
         rates = self._rates(num_drafts, decodes, self._costs.drafts(decodes, num_drafts))
-        best = max(range(num_drafts + 1), key=rates.__getitem__)
+        most = min(num_drafts, max(1, 2 * self._acceptance.tried))
+        best = max(range(most + 1), key=rates.__getitem__)
         so_far = None if self._length is None else min(self._length, num_drafts)
         if so_far is None or rates[best] > (1 + self._config.hysteresis) * rates[so_far]:
             self._length = best
