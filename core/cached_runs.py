@@ -4,7 +4,7 @@ Between the prefix index and the eviction policy stands one rule: a run is a can
 no run follows it and nobody references its last page. Both components are checked here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from interlock.core.errors import ContractError
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
 from interlock.core.prefix_index import Inserted, Part, PrefixIndex, PrefixKey, Run, Units
+from interlock.core.retention import RETAIN_S, Said
 
 
 @dataclass(slots=True)
@@ -98,9 +99,7 @@ class CachedRuns:
             node = node.parent
         self._refresh(run)
 
-    def insert(
-        self, key: PrefixKey, after: PageId | None, own: Pages, priority: int, now_s: float
-    ) -> Pages:
+    def insert(self, key: PrefixKey, after: PageId | None, own: Pages, now_s: float) -> Pages:
         """Index a request's computed pages; the pages that stand for them from now on.
 
         Where the content was known, the request's reference moves to the indexed page and its own
@@ -123,7 +122,7 @@ class CachedRuns:
         if inserted.kept:
             self._pool.keep(own[known:])
             self._counters.inserted_pages += inserted.kept
-            self._stamp(own[known:], priority, now_s)
+            self._stamp(own[known:], now_s)
         return inserted.pages
 
     def _stand_for(self, inserted: Inserted, own: Pages) -> bool:
@@ -134,7 +133,7 @@ class CachedRuns:
             and np.array_equal(inserted.pages[known:], own[known:])
         )
 
-    def _stamp(self, pages: Pages, priority: int, now_s: float) -> None:
+    def _stamp(self, pages: Pages, now_s: float) -> None:
         remaining = len(pages)
         while remaining > 0:
             run = self._run_of(PageId(int(pages[remaining - 1])))
@@ -142,9 +141,24 @@ class CachedRuns:
                 run.created_s = now_s
                 run.uses = 1
             run.last_used_s = now_s
-            run.priority = max(run.priority, priority)
             self.policy.entered(run, min(remaining, len(run.pages)))
             remaining -= len(run.pages)
+
+    def retain(self, pages: Pages, said: Sequence[Said | None]) -> None:
+        """What a request says of pages that it holds, which follow each other in the index.
+
+        Where it says different things, runs part. What was said last of a page holds.
+        """
+        after = [*said[1:], ...]
+        ends = [place + 1 for place, one in enumerate(said) if one != after[place]]
+        for end in ends:
+            self.index.isolate(PageId(int(pages[end - 1])))
+        for start, end in zip([0, *ends], ends, strict=False):
+            one, node = said[start], self.index.run_of(PageId(int(pages[end - 1])))
+            while one is not None and node is not None and end > start:
+                node.priority, node.state[RETAIN_S] = one
+                end -= len(node.pages)
+                node = node.parent
 
     def evict(self, count: int) -> Pages:
         """Free up to `count` pages, tails of the policy's choices first; returns them."""

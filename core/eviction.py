@@ -105,6 +105,10 @@ class RankedEviction(EvictionPolicy):
             heappop(self._heap)
         return None
 
+    def holds(self, run: Run) -> bool:
+        """True if the run is a candidate now."""
+        return id(run) in self._entry
+
     def num_candidates(self) -> int:
         """See EvictionPolicy."""
         return len(self._entry)

@@ -212,6 +212,7 @@ def _malformed(request: Request) -> list[str]:
         for name, what, ok in checks
         if not ok
     ]
+    found += request.retention.problems() if request.retention else ()
     if hashed is not None and request.sampling.echo is True:
         found.append("echo=True: a prompt of block ids has no tokens to give back")
     return found

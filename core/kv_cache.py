@@ -19,6 +19,7 @@ from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
 from interlock.core.prefix_index import PrefixIndex, PrefixKey
 from interlock.core.request import RequestId
+from interlock.core.retention import Retention
 from interlock.core.token_sequence import TokenSequence
 from interlock.core.window_pages import WindowPages
 
@@ -64,7 +65,7 @@ class Holding:
     slot: int
     salt: bytes
     sequence: TokenSequence
-    priority: int
+    retention: Retention | None
     counts: Ints
     first_live: Ints
 
@@ -218,7 +219,8 @@ class KVCache:
     # Life of a holding --------------------------------------------------------------------------
 
     def open(
-        self, id: RequestId, salt: bytes, sequence: TokenSequence, priority: int, max_tokens: int,
+        self, id: RequestId, salt: bytes, sequence: TokenSequence, retention: Retention | None,
+        max_tokens: int,
         match: Match, now_s: float,
     ) -> Holding | None:  # fmt: skip
         """Start a request on a matched prefix, pinning it; None if an allocator says not now."""
@@ -235,7 +237,7 @@ class KVCache:
             opened.append(pool)
         slot = self._slots.pop()
         holding = Holding(
-            id, slot, salt, sequence, priority, self.counts[slot], self.first_live[slot]
+            id, slot, salt, sequence, retention, self.counts[slot], self.first_live[slot]
         )
         self.counts[slot] = self.first_live[slot] = self.indexed[slot] = 0
         self.counters.partial_tokens += 0 if match.part is None else match.tokens % self.page_size
@@ -255,6 +257,7 @@ class KVCache:
             pool.add_refs(shared if table else pages[indexed:])
             self.tables[table][holding.slot, first:count] = shared
             holding.counts[table], holding.first_live[table] = count, first
+        self._retain(holding, 0, indexed)
 
     def _shared(self, table: int, match: Match) -> tuple[int, Pages]:
         """The pages of a match in a table, and the number of the first one."""
@@ -403,7 +406,7 @@ class KVCache:
         own = row[first:end].copy()
         after = PageId(int(row[first - 1])) if first else None
         key = PrefixKey(holding.salt, holding.sequence.units(first, end))
-        pages = self.runs.insert(key, after, own, holding.priority, now_s)
+        pages = self.runs.insert(key, after, own, now_s)
         row[first:end] = pages
         for table, window in self.windows.items():
             window.adopt(
@@ -415,6 +418,15 @@ class KVCache:
         self.indexed[holding.slot] = end
         if self.tiers is not None:
             self.tiers.indexed(key, after, pages, own)
+        self._retain(holding, max(first - 1, 0), end)
+
+    def _retain(self, holding: Holding, first: int, end: int) -> None:
+        """Tell what the request says of its indexed pages first .. end - 1."""
+        if holding.retention is None or first == end:
+            return
+        prompt, size = holding.sequence.num_prompt, self.page_size
+        said = [holding.retention.of(page * size, prompt) for page in range(first, end)]
+        self.runs.retain(self.tables[0][holding.slot, first:end], said)
 
     # Which of many -----------------------------------------------------------------------------
 

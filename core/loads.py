@@ -193,8 +193,8 @@ class Loads:
         if self._tiers.keys(key, match.last) != wait.keys:
             wait.stage, wait.found = Stage.FINDING, None
             return
-        where, priority = wait.found.where[:count], live.request.priority
-        wait.load = self._tiers.load(live.id, match, key, wait.keys, where, priority)
+        where = wait.found.where[:count]
+        wait.load = self._tiers.load(live.id, match, key, wait.keys, where)
         if wait.load is not None:
             wait.stage = Stage.LOADING
             self._count(wait.load, 1)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlock.core.batch import PageId, Pages
+from interlock.core.retention import DEFAULT_PRIORITY
 
 Units = NDArray[np.int64]
 
@@ -49,9 +50,10 @@ class Run:
     created_s: float = 0.0
     last_used_s: float = 0.0
     uses: int = 0
-    priority: int = 0
+    priority: int = DEFAULT_PRIORITY
+    """How much requests want its pages kept (`core/retention.py`)."""
     state: dict[str, float] = field(default_factory=dict)
-    """Free for the eviction policy."""
+    """Free for the eviction policy, but for RETAIN_S of `core/retention.py`."""
     keys: NDArray[Any] | None = None
     """A key of each page, hashable through `tolist`: of the salt and all rows up to it, so that it
     recognises content that comes back. None unless the index was told to keep keys."""

@@ -146,7 +146,7 @@ class Queues:
         `match` is the request's prefix as of now; its share of `tokens` is computed after it.
         """
         holding = self._cache.open(
-            live.id, live.salt, live.sequence, live.request.priority, live.max_length - 1, match,
+            live.id, live.salt, live.sequence, live.request.retention, live.max_length - 1, match,
             now_s,
         )  # fmt: skip
         if holding is None:

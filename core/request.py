@@ -5,6 +5,7 @@ from enum import Enum
 from typing import NamedTuple, NewType
 
 from interlock.core.errors import RequestError
+from interlock.core.retention import Retention
 from interlock.core.sampling_params import SamplingParams as SamplingParams
 
 RequestId = NewType("RequestId", int)
@@ -45,6 +46,8 @@ class Request:
     conversation: int | None = None
     turn: int | None = None
     """Of its conversation, from 0: for reports."""
+    retention: Retention | None = None
+    """How long its cached pages should stay, for eviction policies that follow it."""
 
     @property
     def num_prompt_tokens(self) -> int:

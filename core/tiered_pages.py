@@ -53,7 +53,6 @@ class Load:
     transfer: Transfer
     key: PrefixKey
     after: PageId | None
-    priority: int
     hold: Hold
     """Of what the loaded pages follow."""
     started_s: float
@@ -180,7 +179,7 @@ class TieredPages:
 
     def load(
         self, owner: RequestId, match: Match, key: PrefixKey, keys: Sequence[Key],
-        where: Sequence[int], priority: int,
+        where: Sequence[int],
     ) -> Load | None:  # fmt: skip
         """Bring the pages of `keys`, which follow a match, if there is room for them now.
 
@@ -206,7 +205,7 @@ class TieredPages:
             cache.pools[table].start_move(moving)
             self.arriving[table] += len(moving)
         transfer = self._start(Kind.LOAD, keys, tuple(taken), where)
-        load = Load(transfer, key, match.last, priority, hold, cache.now_s)
+        load = Load(transfer, key, match.last, hold, cache.now_s)
         self._loads[id(transfer)] = load
         self.loading.update((one, load) for one in keys)
         return load
@@ -256,7 +255,7 @@ class TieredPages:
         anchors = transfer.pages[0][:count]
         if count:
             key = PrefixKey(load.key.salt, load.key.units[:count])
-            anchors = cache.runs.insert(key, load.after, anchors, load.priority, now_s)
+            anchors = cache.runs.insert(key, load.after, anchors, now_s)
             self._note(anchors, transfer.keys[:count], True)
             held[0] = np.concatenate([held[0], anchors])
         for table, window in cache.windows.items():

@@ -99,6 +99,7 @@ def request_line(
         "tenant": request.tenant if request else None,
         "adapter": request.adapter if request else None,
         "priority": request.priority if request else None,
+        "retention": asdict(request.retention) if request and request.retention else None,
         "conversation": request.conversation if request else None,
         "turn": record.turn,
         "num_prompt_tokens": record.num_prompt_tokens,

@@ -54,6 +54,7 @@ TESTED = {
     ("cache/eviction", "arc"): "cache.test_eviction:TestARCEviction",
     ("cache/eviction", "cost_aware"): "cache.test_eviction:TestCostAwareEviction",
     ("cache/eviction", "ttl"): "cache.test_eviction:TestTTLEviction",
+    ("cache/eviction", "priority"): "cache.test_eviction:TestPriorityEviction",
     ("cache/eviction", "belady"): "cache.test_eviction:TestBeladyEviction",
     ("cache/load", "always"): "cache.test_load_policies:TestAlways",
     ("cache/load", "never"): "cache.test_load_policies:TestNever",

@@ -1,8 +1,8 @@
 """Conversations whose turns wait for answers: `workload=chat [workload.path=FILE]`.
 
 A line of the file is a list of what the user says, turn by turn, or an object whose `messages` are
-such a list, beside the sampling fields, `arrival_s`, `tenant`, `adapter` and `priority` of a
-prompts file.
+such a list, beside the sampling fields, `arrival_s`, `tenant`, `adapter`, `priority` and
+`retention` of a prompts file.
 Messages with a role and a content work as well: one that a written answer follows is history, every
 other of the user's begins a turn. A turn starts `think_s` after the last one's answer ended, and
 its prompt extends that turn's tokens.
@@ -28,6 +28,7 @@ from interlock.plugins.frontend.prompts import (
     checked_messages,
     line_sampling,
 )
+from interlock.plugins.frontend.retention import read_retention
 
 SHIPPED = Path(__file__).with_name("conversations.jsonl")
 KEYS = ("messages", *SAMPLING_KEYS, *FIELD_KEYS)
@@ -160,6 +161,7 @@ def _chain(
         "tenant": checked_field(line, "tenant", ""),
         "adapter": checked_field(line, "adapter", None),
         "priority": checked_field(line, "priority", 0),
+        "retention": read_retention(line.get("retention")),
     }
     return _Chain(number, place, chat, _turns(line), later, fields)
 

@@ -1,8 +1,9 @@
 """Requests from a JSON-lines file: `workload=prompts workload.path=FILE`.
 
 A line holds one of `prompt` (text), `messages` (chat) or `prompt_token_ids`, and optionally
-sampling fields, `arrival_s`, `tenant`, `adapter` and `priority`; null means "not given". A file
-that is not such a file stops the start; a line that asks for something impossible fails alone.
+sampling fields, `arrival_s`, `tenant`, `adapter`, `priority` and `retention`; null means "not
+given". A file that is not such a file stops the start; a line that asks for something impossible
+fails alone.
 """
 
 import sys
@@ -18,10 +19,11 @@ from interlock.core.workload import BadRequest, Workload, WorkloadContext
 from interlock.plugins.frontend.arrivals import arrival_times, stream
 from interlock.plugins.frontend.configs import PromptsConfig
 from interlock.plugins.frontend.jsonl import read_objects
+from interlock.plugins.frontend.retention import read_retention
 
 PROMPT_KEYS = ("prompt", "messages", "prompt_token_ids")
 SAMPLING_KEYS = tuple(field.name for field in fields(SamplingParams))
-FIELD_KEYS = ("arrival_s", "tenant", "adapter", "priority")
+FIELD_KEYS = ("arrival_s", "tenant", "adapter", "priority", "retention")
 KEYS = (*PROMPT_KEYS, *SAMPLING_KEYS, *FIELD_KEYS)
 ARRIVALS = 0
 
@@ -82,6 +84,7 @@ def _entry(
             tenant=checked_field(line, "tenant", ""),
             adapter=checked_field(line, "adapter", None),
             priority=checked_field(line, "priority", 0),
+            retention=read_retention(line.get("retention")),
             prompt_text=text,
         )
     except InterlockError as problem:

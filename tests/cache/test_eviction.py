@@ -6,6 +6,7 @@ import pytest
 
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.model import AttentionSpec, ModelDescription
+from interlock.core.retention import RETAIN_S
 from interlock.core.testing.eviction_contract import EvictionContract, a_run, drain
 from interlock.plugins.cache.eviction.arc import ARCEviction
 from interlock.plugins.cache.eviction.belady import BeladyEviction
@@ -15,6 +16,7 @@ from interlock.plugins.cache.eviction.length_aware import LengthAwareEviction
 from interlock.plugins.cache.eviction.lfu import LFUEviction
 from interlock.plugins.cache.eviction.lru import LRUEviction
 from interlock.plugins.cache.eviction.lruk import LRUKEviction
+from interlock.plugins.cache.eviction.priority import PriorityEviction
 from interlock.plugins.cache.eviction.s3fifo import S3FIFOEviction
 from interlock.plugins.cache.eviction.ttl import TTLEviction
 
@@ -144,6 +146,38 @@ class TestTTLEviction(EvictionContract):
         assert policy.expired(13.0) is first
         assert policy.expired(13.0) is second
         assert policy.expired(99.0) is None
+
+
+class TestPriorityEviction(EvictionContract):
+    def make(self) -> EvictionPolicy:
+        return PriorityEviction()
+
+    def test_lowest_priority_goes_first_and_of_equals_the_one_unused_for_longest(self) -> None:
+        policy = PriorityEviction()
+        runs = [a_run(n, created_s=float(n), priority=p) for n, p in enumerate([80, 35, 35, 5])]
+        for run in reversed(runs):
+            policy.add(run)
+        assert drain(policy) == [runs[3], runs[1], runs[2], runs[0]]
+
+    @pytest.mark.parametrize("late", [False, True])
+    def test_priority_is_the_default_again_so_long_after_the_last_use(self, late: bool) -> None:
+        policy = PriorityEviction()
+        kept, plain = a_run(0, created_s=1.0, priority=90), a_run(1, created_s=2.0, priority=35)
+        kept.state[RETAIN_S] = 10.0
+        policy.add(kept)
+        policy.add(plain)
+        assert policy.expired(11.0 if late else 10.9) is None
+        assert policy.num_candidates() == 2
+        assert policy.choose() is (kept if late else plain)
+
+    def test_low_priority_rises_to_the_default_when_its_time_is_over(self) -> None:
+        policy = PriorityEviction()
+        low, plain = a_run(0, created_s=5.0, priority=0), a_run(1, created_s=2.0, priority=35)
+        low.state[RETAIN_S] = 1.0
+        policy.add(low)
+        policy.add(plain)
+        policy.expired(7.0)
+        assert drain(policy) == [plain, low]
 
 
 class TestBeladyEviction(EvictionContract):

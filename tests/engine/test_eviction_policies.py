@@ -13,7 +13,7 @@ BASE = (
     "workload.output_tokens=12", "cache.page_size=8", "cache.num_pages=70", "progress=false",
 )  # fmt: skip
 POLICIES = (
-    "lru", "fifo", "lfu", "length_aware", "s3fifo", "lruk", "arc", "cost_aware", "ttl",
+    "lru", "fifo", "lfu", "length_aware", "s3fifo", "lruk", "arc", "cost_aware", "ttl", "priority",
 )  # fmt: skip
 
 

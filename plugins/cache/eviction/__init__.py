@@ -111,6 +111,13 @@ class TTLConfig:
 
 
 @dataclass(frozen=True)
+class PriorityConfig:
+    """What requests say matters least goes first (`retention` of a request)."""
+
+    name: str = "priority"
+
+
+@dataclass(frozen=True)
 class BeladyConfig:
     """The offline optimum on a recorded run: a bound, not a policy to serve with."""
 
@@ -156,6 +163,10 @@ def components() -> list[Component]:
         Component(
             seam, "ttl", TTLConfig, f"{here}.ttl:build",
             "what was not used for a time, though no page is needed; else as lru",
+        ),
+        Component(
+            seam, "priority", PriorityConfig, f"{here}.priority:build",
+            "by the retention that requests ask for ranges of their tokens, else as lru",
         ),
         Component(
             seam, "belady", BeladyConfig, f"{here}.belady:build",
