@@ -61,6 +61,10 @@ class KVAllocator(ABC):
     def reserved_pages(self) -> int:
         """Pages set aside for open owners and not yet taken."""
 
+    def largest_grant(self) -> int:
+        """Pages that one new owner could be given now: all free ones, if they may lie anywhere."""
+        return self.free_pages()
+
     def check_integrity(self, taken: Pages) -> None:
         """Assert that free, reserved and `taken` pages partition the pool. Slow; for tests."""
         assert len(np.unique(taken)) == len(taken), "a page was given twice"

@@ -219,6 +219,7 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         "given those before": shares(summary["conditional_acceptance"]),
         "drafts offered and cut": number(summary["candidates"]["cut"] or None),
         "tokens emitted per pass": number(summary["emitted_per_pass"], 2),
+        **_kv_memory(summary.get("kv_memory")),
         **_speculation(summary.get("speculation")),
         "steps": number(summary["steps"]),
         "tokens run": f"{tokens['tokens_run']:,} = "
@@ -229,6 +230,18 @@ def figures(summary: Mapping[str, Any]) -> dict[str, str]:
         "error of cached rows": lost or UNDEFINED,
     }
     return {label: value for label, value in named.items() if value != UNDEFINED}
+
+
+def _kv_memory(found: Mapping[str, Any] | None) -> dict[str, str]:
+    """Where the slots of the pages went; the PagedAttention paper's figure 2."""
+    if not found or not found["samples"]:
+        return {}
+    kinds = ("tokens", "reserved", "internal", "external", "cached", "free")
+    return {
+        "KV slots": ", ".join(f"{kind} {found[kind]:.1%}" for kind in kinds if found[kind]),
+        "KV waste (slots at work without a token)": percent(found["waste"]),
+        "pages in one run": number(found["pages_per_run"], 1),
+    }
 
 
 def _speculation(found: Mapping[str, Any] | None) -> dict[str, str]:

@@ -26,6 +26,7 @@ from interlock.driver.block_run import replay_run
 from interlock.driver.chat_template import chat_ids
 from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts
+from interlock.driver.kv_memory import KVMemory
 from interlock.driver.manifest import manifest
 from interlock.driver.metrics import summarize
 from interlock.driver.peak import measure_cpu_bandwidth
@@ -70,11 +71,15 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
         steps = replayed.steps_before_stop if replayed else None
         times = StepTimesAccount(engine.core.drafts.one_pass)
         engine.watch(times)
+        memory = KVMemory(engine)
+        engine.watch(memory)
         with Interrupts() as interrupts:
             records = serve(
                 engine, entries, config.progress, steps, lambda: interrupts.asked, workload.follow
             )
-        served = Run(config, engine, entries, records, list(overrides), replayed, num_first, times)
+        served = Run(
+            config, engine, entries, records, list(overrides), replayed, num_first, times, memory
+        )
         served.finish(console, run_dir)
     if interrupts.asked:
         raise KeyboardInterrupt
@@ -225,6 +230,7 @@ class Run:
     """Leading entries that the workload gave before anything was answered; None: all."""
 
     times: StepTimesAccount | None = None
+    memory: KVMemory | None = None
     """What watched its steps."""
 
     def finish(self, console: Console, run_dir: Path) -> None:
@@ -319,6 +325,8 @@ class Run:
         )  # fmt: skip
         if self.times is not None and self.engine.core.drafts.num_drafts:
             summary["speculation"] = self.times.summary(summary["emitted_per_pass"])
+        if self.memory is not None:
+            summary["kv_memory"] = self.memory.summary()
         return summary
 
     def sample(self) -> Sample | None:

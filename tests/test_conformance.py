@@ -42,6 +42,7 @@ TESTED = {
     ("attention", "mla"): "attention.test_backends:TestMlaByCost",
     ("cache/allocator", "paged"): "cache.test_allocators:TestPagedAllocator",
     ("cache/allocator", "contiguous"): "cache.test_allocators:TestContiguousAllocator",
+    ("cache/allocator", "buddy"): "cache.test_allocators:TestBuddyAllocator",
     ("cache/index", "block_hash"): "cache.test_indexes:TestBlockHashIndex",
     ("cache/index", "radix"): "cache.test_indexes:TestRadixIndex",
     ("cache/index", "none"): "cache.test_indexes:TestNoIndex",

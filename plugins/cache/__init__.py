@@ -34,6 +34,20 @@ class ContiguousConfig:
 
 
 @dataclass(frozen=True)
+class BuddyConfig:
+    """Power-of-two blocks of pages that split and merge, so that a request's pages lie together."""
+
+    name: str = "buddy"
+    run_pages: int = option(
+        8, "pages that a request's next run should find free behind its first, 1 to 65536"
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.run_pages <= 65536:
+            raise ValueError(f"run_pages={self.run_pages} is not a whole number from 1 to 65536")
+
+
+@dataclass(frozen=True)
 class BlockHashConfig:
     """A table from chained page keys to pages."""
 
@@ -117,6 +131,10 @@ def components() -> list[Component]:
         Component(
             "cache/allocator", "contiguous", ContiguousConfig, f"{here}.contiguous:build",
             "one run per request, reserved to its maximum length",
+        ),
+        Component(
+            "cache/allocator", "buddy", BuddyConfig, f"{here}.buddy:build",
+            "runs of pages out of power-of-two blocks", provides=_shares_pages,
         ),
         Component(
             "cache/index", "block_hash", BlockHashConfig, f"{here}.block_hash:build",

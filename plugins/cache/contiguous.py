@@ -24,7 +24,7 @@ class ContiguousAllocator(KVAllocator):
 
     Shows both wastes that paging removes. Internal: pages reserved and never taken
     (`reserved_pages()`). External: free pages in runs too short for the next request, seen as
-    `largest_free_run()` < `free_pages()`; `open` fails when the largest run is too short, however
+    `largest_grant()` < `free_pages()`; `open` fails when the largest run is too short, however
     many pages are free. Cost: `open` and giving back are linear in the number of free runs.
     """
 
@@ -115,8 +115,8 @@ class ContiguousAllocator(KVAllocator):
         """See KVAllocator."""
         return self._reserved
 
-    def largest_free_run(self) -> int:
-        """Pages of the longest free run: the largest `max_pages` that `open` could grant now."""
+    def largest_grant(self) -> int:
+        """Pages of the longest free run."""
         runs = zip(self._starts, self._ends, strict=True)
         return max((end - start for start, end in runs), default=0)
 

@@ -34,6 +34,7 @@ def context() -> BuildContext:
 def test_the_choices_of_the_cache_seams_are_declared() -> None:
     assert set(COMPONENTS) >= {
         ("cache/allocator", "paged"), ("cache/allocator", "contiguous"),
+        ("cache/allocator", "buddy"),
         ("cache/index", "block_hash"), ("cache/index", "radix"), ("cache/index", "none"),
         ("cache/eviction", "lru"), ("cache/eviction", "fifo"),
     }  # fmt: skip

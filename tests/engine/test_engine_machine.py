@@ -13,7 +13,13 @@ from interlock.plugins.speculative.heads.options import EagleConfig
 from tests.engine.serving import Client, asking, build, overlapping, serve, tokens
 
 CACHES = st.sampled_from(
-    [("contiguous", "none"), ("paged", "none"), ("paged", "radix"), ("paged", "block_hash")]
+    [
+        ("contiguous", "none"),
+        ("paged", "none"),
+        ("paged", "radix"),
+        ("paged", "block_hash"),
+        ("buddy", "radix"),
+    ]
 )
 CHUNKINGS = st.sampled_from(
     [
