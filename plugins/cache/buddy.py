@@ -44,7 +44,8 @@ class BuddyAllocator(KVAllocator):
         """See KVAllocator."""
         if count > self._free:
             return None
-        pages, last = [], self._last.get(owner, -1)
+        pages: list[int] = []
+        last = self._last.get(owner, -1)
         for left in range(count, 0, -1):
             block = self._block_of(last + 1) if last >= 0 else None
             if block is None:
@@ -64,7 +65,9 @@ class BuddyAllocator(KVAllocator):
         order = (wanted - 1).bit_length()
         larger = range(min(order, len(self._blocks)), len(self._blocks))
         smaller = range(min(order, len(self._blocks)) - 1, -1, -1)
-        return next(self._blocks[k][0] for k in (*larger, *smaller) if self._blocks[k])
+        fitting = next(order for order in (*larger, *smaller) if self._blocks[order])
+        start: int = self._blocks[fitting][0]
+        return start
 
     def _block_of(self, page: int) -> tuple[int, int] | None:
         """Start and order of the free block that a page is in, if it is free."""
