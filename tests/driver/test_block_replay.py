@@ -18,6 +18,7 @@ from interlock.core.request import HashedPrompt, Request
 from interlock.core.testing.eviction_contract import a_run
 from interlock.core.testing.workload_contract import byte_context
 from interlock.driver.block_replay import replay
+from interlock.plugins.cache.eviction.belady import BeladyEviction
 from interlock.plugins.cache.eviction.fifo import FIFOEviction
 from interlock.plugins.cache.eviction.length_aware import LengthAwareEviction
 from interlock.plugins.cache.eviction.lfu import LFUEviction
@@ -138,12 +139,18 @@ def test_lru_at_shares_of_the_unique_blocks_is_as_published(name, share, expecte
         (LFUEviction, 10_000, 0.358),
         (LengthAwareEviction, 30_000, 0.507),
         (LengthAwareEviction, 1_000, 0.019),
+        (lambda: LFUEviction(aging=True), 10_000, 0.428),
     ],
 )
 def test_block_hit_rates_of_the_synthetic_trace_equal_an_independent_replay(
     make, capacity, expected
 ):
     assert hit_rate(make(), "synthetic", capacity) == expected
+
+
+def test_belady_bounds_the_other_policies_on_the_synthetic_trace():
+    blocks = [one for request in trace("synthetic") for one in request.hashed_prompt.block_ids]
+    assert hit_rate(BeladyEviction(blocks), "synthetic", 10_000) == 0.618
 
 
 def command(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
