@@ -15,6 +15,7 @@ import hydra
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.core.plugins import Plugins
@@ -26,7 +27,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]  # a dependency of Hy
 
 from interlock.conf.overrides import Plan, Setting, Vocabulary, apply_values, quoted, quoted_items
 from interlock.conf.presets import find_presets
-from interlock.conf.read_config import default_options, read_config
+from interlock.conf.read_config import default_options, drop_replaced, read_config
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
 from interlock.core.registry import Registry, load_registry
@@ -136,7 +137,9 @@ def plan_overrides(
 def from_hydra(composed: DictConfig, registry: Registry) -> EngineConfig:
     """The configuration inside a job that Hydra composed; ConfigError with every problem."""
     problems: list[str] = []
-    config = read_config(_resolved(composed), registry, problems)
+    values = _resolved(composed)
+    drop_replaced(values, HydraConfig.get().runtime.choices, registry)
+    config = read_config(values, registry, problems)
     if config is None:
         raise ConfigError(problems)
     return config
@@ -186,8 +189,11 @@ def _compose_values(
     selections += [s.text for s in plan.hydra if s.key == "hydra.searchpath"]
     try:
         with _hydra():
-            composed = hydra.compose("config", overrides=selections)
+            composed = hydra.compose("config", overrides=selections, return_hydra_config=True)
+        selected = composed.hydra.runtime.choices
         values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
+        del values["hydra"]
+        drop_replaced(values, selected, registry)
         problems.extend(apply_values(plan.values, plan.refused, values))
         return _resolved(OmegaConf.create(values))
     except (*UNREADABLE, UnicodeDecodeError) as error:

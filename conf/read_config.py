@@ -43,6 +43,29 @@ def default_options(seam: str, name: str, registry: Registry) -> dict[str, Any]:
     return node | dict.fromkeys(children_of(seam))
 
 
+def drop_replaced(
+    values: Mapping[str, Any], selected: Mapping[str, Any], registry: Registry
+) -> None:
+    """Remove the defaults of components that a file replaced by stating another's name.
+
+    `selected` is what was chosen by group (seam key -> name): its options stay in a node whose
+    `name` a file (a saved configuration) then overwrites, though nobody asked for them.
+    """
+    for seam in SEAMS.values():
+        node: Any = values
+        for part in seam.path:
+            node = node.get(part) if isinstance(node, dict) else None
+        name, before = node.get("name") if isinstance(node, dict) else None, selected.get(seam.key)
+        replaced = registry.components.get((seam.key, str(before)))
+        chosen = registry.components.get((seam.key, str(name)))
+        if replaced is None or chosen is None or name == before:
+            continue
+        kept = defaults_of(chosen.config).keys()
+        for key, value in defaults_of(replaced.config).items():
+            if key not in kept and key in node and node[key] == value:
+                del node[key]
+
+
 def to_plain(config: EngineConfig) -> dict[str, Any]:
     """The configuration as nested dicts, lists and scalars, choices under their config keys."""
     values: dict[str, Any] = plain(config)

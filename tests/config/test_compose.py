@@ -191,8 +191,9 @@ def test_composing_leaves_a_running_hydra_job_alone():
         GlobalHydra.instance().clear()
 
 
-def test_a_saved_configuration_is_read_back_as_it_was(tmp_path: Path):
-    config = compose(["spec=ngram", "spec.num_drafts=2", "cache=none"])
+@pytest.mark.parametrize("cache", ["cache=none", "cache/eviction=fifo", "cache/index=block_hash"])
+def test_a_saved_configuration_is_read_back_as_it_was(tmp_path: Path, cache: str):
+    config = compose(["spec=ngram", "spec.num_drafts=2", cache])
     saved = tmp_path / "saved.yaml"
     saved.write_text("# @package _global_\n" + yaml.safe_dump(to_plain(config)))
     folder = tmp_path / "folder" / "experiment"
