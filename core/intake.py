@@ -15,6 +15,7 @@ from interlock.core.kv_cache import KVCache
 from interlock.core.logit_edits import LogitEdits
 from interlock.core.request import HashedPrompt, Request, refuse
 from interlock.core.request_features import asked
+from interlock.core.retention import problems_of
 from interlock.core.sampling_params import GRAMMARS, MOST, MOST_WHOLE, SamplingParams
 from interlock.core.stop_text import OutputText
 from interlock.core.structured import Matcher, StructuredOutput
@@ -212,7 +213,8 @@ def _malformed(request: Request) -> list[str]:
         for name, what, ok in checks
         if not ok
     ]
-    found += request.retention.problems() if request.retention else ()
+    if request.retention is not None:
+        found += problems_of(request.retention)
     if hashed is not None and request.sampling.echo is True:
         found.append("echo=True: a prompt of block ids has no tokens to give back")
     return found

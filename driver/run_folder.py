@@ -16,6 +16,7 @@ from typing import Any
 from interlock.core.batch import StepDecision
 from interlock.core.errors import RunFolderError
 from interlock.core.request import Request, RequestRecord, TokenLogprobs
+from interlock.core.retention import problems_of
 from interlock.core.workload import BadRequest
 
 REQUESTS, SUMMARY, RUN, STEPS = "requests.jsonl", "summary.json", "run.json", "steps.jsonl"
@@ -99,7 +100,7 @@ def request_line(
         "tenant": request.tenant if request else None,
         "adapter": request.adapter if request else None,
         "priority": request.priority if request else None,
-        "retention": asdict(request.retention) if request and request.retention else None,
+        "retention": _retention(request),
         "conversation": request.conversation if request else None,
         "turn": record.turn,
         "num_prompt_tokens": record.num_prompt_tokens,
@@ -133,6 +134,13 @@ def _text(request: Request | None, record: RequestRecord, decode: Decode | None)
     if not record.output_token_ids:
         return ""  # a refused prompt may hold ids that no tokenizer takes
     return decode(request.prompt_token_ids if request else (), record.output_token_ids)
+
+
+def _retention(request: Request | None) -> dict[str, Any] | None:
+    """What was asked for; null where that was nothing, or no retention."""
+    if request is None or request.retention is None or problems_of(request.retention):
+        return None
+    return asdict(request.retention)
 
 
 def _logprobs_line(one: TokenLogprobs) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from interlock.core.closest import unknown_name
 from interlock.core.errors import RequestError
-from interlock.core.retention import RetainedRange, Retention
+from interlock.core.retention import RetainedRange, Retention, problems_of
 
 T = TypeVar("T", Retention, RetainedRange)
 
@@ -22,8 +22,8 @@ def read_retention(value: Any) -> Retention | None:
         raise RequestError(f"retention.ranges={found.ranges!r} is not a list")
     ranges = tuple(_read(RetainedRange, one) for one in found.ranges)
     read = Retention(ranges, found.output_priority, found.output_duration_s)
-    for problem in read.problems():
-        raise RequestError(problem)
+    if problems := problems_of(read):
+        raise RequestError("; ".join(problems))
     return read
 
 
