@@ -102,7 +102,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert match.tokens == len(match.pages) * self.page_size
         self.opened += 1
         holding = self.cache.open(
-            RequestId(self.opened), salt, sequence, 0, LONGEST, match, self._tick()
+            RequestId(self.opened), salt, sequence, None, LONGEST, match, self._tick()
         )
         if holding is None:
             assert self.readers, "an empty cache opened nobody"
@@ -194,7 +194,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert (match.tokens, len(match.pages)) == (start, start // self.page_size)
         self.opened += 1
         holding = self.cache.open(
-            RequestId(self.opened), parent.salt, sequence, 0, LONGEST, match, self._tick()
+            RequestId(self.opened), parent.salt, sequence, None, LONGEST, match, self._tick()
         )
         if holding is None:
             return None

@@ -56,16 +56,20 @@ def greedy_path(texts, pattern, most, min_prob):
 
 
 def expected(own, past, limit, config):
+    """Of equal scores the own text's, then the longer match's."""
     best_score, best = 0.0, []
     for texts in ([own], past):
+        source_score, source = 0.0, []
         for matched in range(1, min(len(own), config.max_depth) + 1):
             pattern = own[-matched:]
             if not followers(texts, pattern):
                 break
             most = min(limit, int(matched * config.factor + config.offset + 1e-6))
             score, path = greedy_path(texts, pattern, most, config.min_prob)
-            if score > best_score or (score == best_score and texts == [own] and path):
-                best_score, best = score, path
+            if path and score >= source_score:
+                source_score, source = score, path
+        if source_score > best_score:
+            best_score, best = source_score, source
     return best
 
 

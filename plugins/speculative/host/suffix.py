@@ -61,7 +61,7 @@ class SuffixDrafter(TokenDrafter):
         self._past_lengths: deque[int] = deque()
 
     def propose(self, request: RequestId, tokens: Ints, limit: int) -> Draft:
-        """The guess with the best score; of equal ones the longer match, then the own text's.
+        """The guess with the best score; of equal ones the own text's, then the longer match's.
 
         O(occurrences (m + candidates)) for a match of m tokens, in array operations.
         """
