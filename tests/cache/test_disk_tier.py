@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -373,6 +374,21 @@ def test_any_mix_of_failing_system_calls_never_gives_wrong_bytes(store, monkeypa
     assert reads > 100
     assert store.failures.total() > 100
     monkeypatch.undo()
+
+
+def test_threads_leave_no_file_that_is_not_counted(store, tmp_path):
+    def use(thread):
+        dice = random.Random(thread)
+        for _ in range(150):
+            number, action = dice.randrange(6), dice.choice([put, put, got, None])
+            store.remove(key_of(number)) if action is None else action(store, number)
+
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(use, range(4)))
+        there = [number for number in range(6) if held(store, [number]) == [True]]
+        assert {file_of(tmp_path, number) for number in there} >= set(files_in(tmp_path))
+        assert store.used_bytes() == len(there) * PAYLOAD_BYTES
 
 
 def test_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path):

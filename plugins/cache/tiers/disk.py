@@ -119,7 +119,7 @@ class DiskTier(CountedTier):
             try:
                 payload = self._payload(path, key, size)
             except FileNotFoundError:
-                self._entries.forget(key)
+                self._forget(key, path)  # its file too, if a write has just brought it back
                 raise
             except OSError:
                 self._entries.rename(key, path)
@@ -134,9 +134,9 @@ class DiskTier(CountedTier):
     def remove(self, key: Key) -> None:
         """See KVTier. The key is forgotten even if its file cannot be deleted."""
         path = self._folder.path_of(key)
-        if self._pause.may_call() and any(self.holds([key])):
-            self._attempt(lambda: self._forget(key, path))
-        self._entries.rename(key, path)  # where that failed: bytes that nobody reads
+        size = self._entries.rename(key, path)  # from here on bytes that nobody reads
+        if size is not None and self._pause.may_call():
+            self._attempt(lambda: self._delete([(path, size)]))
 
     def keys(self) -> Iterable[Key]:
         """See KVTier."""
