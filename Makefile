@@ -21,13 +21,14 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Links that let a type checker find core/, conf/, driver/ and plugins/ under their installed names.
+# Links that let a type checker find core/, conf/, driver/, plugins/ and study/ under their installed names.
 types:
 	@mkdir -p .types/interlock
 	@ln -sfn ../../core .types/interlock/core
 	@ln -sfn ../../conf .types/interlock/conf
 	@ln -sfn ../../driver .types/interlock/driver
 	@ln -sfn ../../plugins .types/interlock/plugins
+	@ln -sfn ../../study .types/interlock/study
 
 # The generated compatibility page and the component table of the README.
 page: $(VENV)/.installed

@@ -11,7 +11,7 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("conf", "driver", "plugins", "models", "tests")
+FOLDERS = ("conf", "driver", "plugins", "models", "study", "tests")
 SKIPPED = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENDMARKER,

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 CORE = sorted(ROOT.glob("core/**/*.py"))
 CONF = sorted(ROOT.glob("conf/**/*.py"))
 DRIVER = sorted(ROOT.glob("driver/**/*.py"))
+STUDY = sorted(ROOT.glob("study/**/*.py"))
 PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
 EDGE = {"conf/hydra_edge.py", "driver/cli.py"}
 IMPURE: dict[str, set[str] | None] = {
@@ -63,7 +64,7 @@ def is_impure(module: str, attribute: str) -> bool:
 
 @pytest.mark.parametrize("path", CORE + CONF, ids=name_of)
 def test_core_and_configuration_import_neither_plugins_nor_the_driver(path):
-    outside = ("interlock.plugins", "interlock.driver")
+    outside = ("interlock.plugins", "interlock.driver", "interlock.study")
     assert not [name for name in imports_of(path) if name.startswith(outside)]
 
 
@@ -76,8 +77,8 @@ def test_only_assembly_and_the_kit_read_overrides():
     assert [name for name in readers if "/testing/" not in name] == ["core/assemble.py"]
 
 
-@pytest.mark.parametrize("path", DRIVER, ids=name_of)
-def test_the_driver_imports_no_plugin(path):
+@pytest.mark.parametrize("path", DRIVER + STUDY, ids=name_of)
+def test_the_driver_and_studies_import_no_plugin(path):
     assert not [name for name in imports_of(path) if name.startswith("interlock.plugins")]
 
 
@@ -91,7 +92,7 @@ def test_plugins_import_core_and_their_own_group_only(path):
     assert not [name for name in ours if not name.startswith(allowed)]
 
 
-@pytest.mark.parametrize("path", CORE + CONF + DRIVER + PLUGINS, ids=name_of)
+@pytest.mark.parametrize("path", CORE + CONF + DRIVER + STUDY + PLUGINS, ids=name_of)
 def test_the_configuration_system_stays_at_the_edge(path):
     if name_of(path) not in EDGE:
         edge = {"hydra", "omegaconf", "antlr4"}
@@ -100,7 +101,7 @@ def test_the_configuration_system_stays_at_the_edge(path):
 
 @pytest.mark.parametrize("path", CORE + CONF + PLUGINS, ids=name_of)
 def test_nothing_is_imported_by_its_folder_name(path):
-    folders = {"core", "plugins", "conf", "models"}
+    folders = {"core", "plugins", "conf", "models", "study"}
     assert not [name for name in imports_of(path) if name.split(".")[0] in folders]
 
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-FOLDERS = {f"interlock.{name}": name for name in ("core", "driver", "plugins", "conf", "models")}
+FOLDERS = {f"interlock.{name}": name for name in ("core", "driver", "plugins", "conf", "models", "study")}
 
 
 def tracked_files() -> list[str]:

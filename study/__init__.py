@@ -1,0 +1,1 @@
+"""Ablation studies: designs over components, cells that are run fairly, and what they show."""
