@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
-FOLDERS = {f"interlock.{name}": name for name in ("core", "driver", "plugins", "conf", "models", "study")}
+NAMES = ("core", "driver", "plugins", "conf", "models", "study")
+FOLDERS = {f"interlock.{name}": name for name in NAMES}
 
 
 def tracked_files() -> list[str]:
