@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -74,11 +75,13 @@ def build_engine(
     registry: Registry | None = None,
     clock: Clock | None = None,
     environment: Mapping[str, str] | None = None,
+    folder: Path = Path(),
 ) -> Engine:
     """The engine of a composed configuration; `clock` replaces the executor's own (for replays).
 
-    `environment` is the process's, where it may be one of those that a launcher started to share
-    the model. On a rank other than 0 nothing is returned: it follows rank 0, then SystemExit(0).
+    `folder` is where relative paths of what the run writes lead. `environment` is the process's,
+    where it may be one of those that a launcher started to share the model. On a rank other than 0
+    nothing is returned: it follows rank 0, then SystemExit(0).
     """
     registry = registry or load_registry()
     if config.strict_plugins:
@@ -91,7 +94,7 @@ def build_engine(
         if ranks.rank > 0:
             follow(ranks, registry)
             raise SystemExit(0)
-        return _Builder(config, registry, resolution, strategy, ranks).engine(clock)
+        return _Builder(config, registry, resolution, strategy, ranks, folder).engine(clock)
     except BaseException:
         strategy.close(finished=False)
         raise
@@ -107,6 +110,7 @@ class _Builder(Rank):
         resolution: Resolution,
         strategy: ParallelStrategy,
         ranks: Ranks,
+        folder: Path,
     ) -> None:
         self.resolution, self.strategy = resolution, strategy
         self.runs_model = RunsModel() in resolution.capabilities
@@ -117,7 +121,7 @@ class _Builder(Rank):
         """Models that components read beside the target."""
         formats = tuple(NotingFormat(form, self.opened) for form in self.context.formats)
         codec = registry.codec(self.model.files)
-        self.context = replace(self.context, codec=codec, formats=formats)
+        self.context = replace(self.context, codec=codec, formats=formats, folder=folder)
 
     def _max_model_len(self, config: EngineConfig) -> int:
         model = self.resolution.model
@@ -146,12 +150,15 @@ class _Builder(Rank):
         cache = self._cache(layout, pages)
         executor: Executor = self.build("executor", replace(self.context, parts=parts))
         loads = self._loads(cache, executor)
+        watches = {seam: self.build(seam) for seam in ("cache/events", "cache/snapshot")}
+        watches = {seam: watch for seam, watch in watches.items() if watch is not None}
+        outlives = loads is not None or "cache/snapshot" in watches  # pages, this process
         length: DraftLength = self.build("spec/length")
         core = EngineCore(
             cache=cache,
             policies=self._policies(),
             drafts=self._draft_rules(drafter, length),
-            intake=self._intake(structured, self._salt(layout, drafter) if loads else None),
+            intake=self._intake(structured, self._salt(layout, drafter) if outlives else None),
             ledger=StepLedger(),
             seed_of=lambda index: request_seed(self.config.seed, index),
             executor=type(executor).__name__,
@@ -160,7 +167,7 @@ class _Builder(Rank):
         )
         if self.ranks.size > 1:
             executor = Leader(executor, self.ranks, self.strategy)
-        return Engine(
+        engine = Engine(
             core=core,
             executor=executor,
             clock=clock or (VirtualClock() if executor.virtual else WallClock()),
@@ -172,7 +179,11 @@ class _Builder(Rank):
             dtype=self.dtype,
             classes=self.classes,
             ranks=self.strategy.facts() | self.weight_facts,
+            watches=watches,
         )
+        for watch in watches.values():
+            watch.attach(engine)
+        return engine
 
     def _cache(self, layout: CacheLayout, pages: list[int]) -> KVCache:
         return KVCache(

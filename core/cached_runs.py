@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlock.core.batch import PageId, Pages
+from interlock.core.cache_watch import CacheWatch
 from interlock.core.errors import ContractError
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
@@ -46,6 +47,7 @@ class CachedRuns:
             index.keep_keys()
         self.leaving: Callable[[Pages], None] | None = None
         """Told of pages that are being evicted, while they still have their rows."""
+        self.watches: list[CacheWatch] = []
 
     def match(self, key: PrefixKey) -> Pages:
         """Pages of the longest indexed prefix."""
@@ -84,6 +86,8 @@ class CachedRuns:
             node.uses += 1
             self.policy.used(node)
             node = node.parent
+        for watch in self.watches:
+            watch.used(pages)
 
     def unpinned(self, last: PageId, now_s: float) -> None:
         """A request let go of the prefix that ends at `last`, which was in use until now.
@@ -123,6 +127,8 @@ class CachedRuns:
             self._pool.keep(own[known:])
             self._counters.inserted_pages += inserted.kept
             self._stamp(own[known:], now_s)
+        for watch in self.watches:
+            watch.stored(key, after, inserted)
         return inserted.pages
 
     def _stand_for(self, inserted: Inserted, own: Pages) -> bool:
@@ -169,7 +175,7 @@ class CachedRuns:
                 break
             if run is None or id(run) not in self._candidates:
                 raise ContractError(f"{type(self.policy).__name__}.choose returned no candidate")
-            gone.append(self._drop_tail(run, count))
+            gone.append(self._drop_tail(run, count, expired=False))
             count -= len(gone[-1])
         return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
 
@@ -179,10 +185,10 @@ class CachedRuns:
         while (run := self.policy.expired(now_s)) is not None:
             if id(run) not in self._candidates:
                 raise ContractError(f"{type(self.policy).__name__}.expired returned no candidate")
-            gone.append(self._drop_tail(run, len(run.pages)))
+            gone.append(self._drop_tail(run, len(run.pages), expired=True))
         return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
 
-    def _drop_tail(self, run: Run, most: int) -> Pages:
+    def _drop_tail(self, run: Run, most: int, expired: bool) -> Pages:
         self._candidates.discard(id(run))
         tail = run.pages[-most:]
         in_use = np.flatnonzero(self._pool.refs[tail])
@@ -198,6 +204,8 @@ class CachedRuns:
             self.leaving(pages)
         self._pool.forget(pages)
         self._counters.evicted_pages += idle
+        for watch in self.watches:
+            watch.removed(pages, expired)
         if len(run.pages):
             self._refresh(run)
         else:

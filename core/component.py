@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.capabilities import Capability, Requirement, none_provided, none_required
@@ -45,6 +46,8 @@ class BuildContext:
     """Of one page in a tier, for stores that are to know before the first write."""
     load_timeout_s: float = 1.0
     """The setting `cache.load_timeout_s`: no call of a tier may take longer."""
+    folder: Path = Path()
+    """Where relative paths of what the run writes lead: the run's folder."""
     cache_dtype: str = "auto"
     """The setting `cache.dtype`: "auto", or "fp8" for what then must provide StoresFp8."""
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from interlock.core.batch import StepDecision, StepPlan, StepResult
+from interlock.core.cache_watch import CacheWatch
 from interlock.core.clock import Clock
 from interlock.core.engine_core import EngineCore
 from interlock.core.errors import ContractError, shown
@@ -45,6 +46,7 @@ class Engine:
         max_in_flight: int = 1,
         ranks: Mapping[str, Any] | None = None,
         losses: Callable[[], Mapping[str, float]] = dict,
+        watches: Mapping[str, CacheWatch] | None = None,
     ) -> None:
         self.core = core
         self.executor = executor
@@ -58,6 +60,8 @@ class Engine:
         """Facts about the processes that share the model, for a manifest."""
         self.losses = losses
         """Of the cache's rows on rank 0: see AttentionBackend."""
+        self.watches = dict(watches or {})
+        """Seam -> who follows the cache."""
         self.decisions: list[StepDecision] = []
         self._last_rows: tuple[Any, tuple[tuple[int, int, int], ...]] = None, ()
         self._observers = tuple(observers)
@@ -198,4 +202,6 @@ class Engine:
         """Release the executor, and end copies to tiers, after what they are doing."""
         if self.core.loads is not None:
             self.core.loads.close()
+        for watch in self.watches.values():
+            watch.close()
         self.executor.close()

@@ -37,98 +37,46 @@ class Seam:
         return interface
 
 
+def _seam(key: str, interface: str, summary: str, optional: bool = False) -> Seam:
+    return Seam(key, f"interlock.core.{interface}", summary, optional)
+
+
 SEAMS: dict[str, Seam] = {
     seam.key: seam
     for seam in (
-        Seam(
-            "attention",
-            "interlock.core.attention:AttentionBackend",
-            "how rows are written into pages and attended against them",
-        ),
-        Seam(
-            "cache/allocator",
-            "interlock.core.allocator:KVAllocator",
-            "which physical pages a request gets",
-        ),
-        Seam(
-            "cache/index",
-            "interlock.core.prefix_index:PrefixIndex",
-            "how a token prefix maps to computed pages",
-        ),
-        Seam(
-            "cache/eviction",
-            "interlock.core.eviction:EvictionPolicy",
-            "which cached pages go first when pages run out",
-        ),
-        Seam(
-            "cache/tiers",
-            "interlock.core.tier:KVTier",
-            "where pages are kept beyond the device",
-            optional=True,
-        ),
-        Seam(
-            "cache/tiers/below",
-            "interlock.core.tier:KVTier",
-            "a second, slower store behind the first",
-            optional=True,
-        ),
-        Seam(
-            "cache/load",
-            "interlock.core.load_policy:LoadPolicy",
-            "whether pages come from a store or are computed again",
-        ),
-        Seam(
-            "scheduler/order",
-            "interlock.core.scheduler:OrderPolicy",
-            "which request goes first",
-        ),
-        Seam(
-            "scheduler/admission",
-            "interlock.core.scheduler:AdmissionPolicy",
-            "when a waiting request may start",
-        ),
-        Seam(
-            "scheduler/chunking",
-            "interlock.core.scheduler:ChunkingPolicy",
-            "how a step's token budget is divided",
-        ),
-        Seam(
-            "scheduler/victim",
-            "interlock.core.scheduler:VictimPolicy",
-            "who gives pages back when memory is short",
-        ),
-        Seam(
-            "spec",
-            "interlock.core.drafter:Drafter",
-            "who proposes draft tokens",
-            optional=True,
-        ),
-        Seam(
-            "spec/verifier",
-            "interlock.core.verifier:Verifier",
-            "which draft tokens the target accepts",
-        ),
-        Seam(
-            "spec/length",
-            "interlock.core.draft_length:DraftLength",
-            "how many draft tokens are proposed and verified",
-        ),
-        Seam(
-            "parallel",
-            "interlock.core.parallel:ParallelStrategy",
-            "how the model is split over devices",
-            optional=True,
-        ),
-        Seam(
-            "structured",
-            "interlock.core.structured:StructuredOutput",
-            "what keeps an output inside a JSON schema, a regular expression or a grammar",
-            optional=True,
-        ),
-        Seam("executor", "interlock.core.executor:Executor", "what runs a planned step"),
-        Seam("workload", "interlock.core.workload:Workload", "which requests arrive, and when"),
+        _seam("attention", "attention:AttentionBackend",
+              "how rows are written into pages and attended against them"),
+        _seam("cache/allocator", "allocator:KVAllocator", "which physical pages a request gets"),
+        _seam("cache/index", "prefix_index:PrefixIndex",
+              "how a token prefix maps to computed pages"),
+        _seam("cache/eviction", "eviction:EvictionPolicy",
+              "which cached pages go first when pages run out"),
+        _seam("cache/tiers", "tier:KVTier", "where pages are kept beyond the device", True),
+        _seam("cache/tiers/below", "tier:KVTier", "a second, slower store behind the first", True),
+        _seam("cache/load", "load_policy:LoadPolicy",
+              "whether pages come from a store or are computed again"),
+        _seam("cache/events", "cache_watch:CacheWatch",
+              "where changes of the cache are told", True),
+        _seam("cache/snapshot", "cache_watch:CacheWatch",
+              "what the cache begins with, and leaves", True),
+        _seam("scheduler/order", "scheduler:OrderPolicy", "which request goes first"),
+        _seam("scheduler/admission", "scheduler:AdmissionPolicy",
+              "when a waiting request may start"),
+        _seam("scheduler/chunking", "scheduler:ChunkingPolicy",
+              "how a step's token budget is divided"),
+        _seam("scheduler/victim", "scheduler:VictimPolicy",
+              "who gives pages back when memory is short"),
+        _seam("spec", "drafter:Drafter", "who proposes draft tokens", True),
+        _seam("spec/verifier", "verifier:Verifier", "which draft tokens the target accepts"),
+        _seam("spec/length", "draft_length:DraftLength",
+              "how many draft tokens are proposed and verified"),
+        _seam("parallel", "parallel:ParallelStrategy", "how the model is split over devices", True),
+        _seam("structured", "structured:StructuredOutput",
+              "what keeps an output inside a JSON schema, a regular expression or a grammar", True),
+        _seam("executor", "executor:Executor", "what runs a planned step"),
+        _seam("workload", "workload:Workload", "which requests arrive, and when"),
     )
-}
+}  # fmt: skip
 
 
 def children_of(key: str) -> list[str]:

@@ -234,6 +234,8 @@ class TieredPages:
         for transfer in self.transfers.finished(now_s) if self._under_way else ():
             del self._under_way[id(transfer)]
             transfer.finished = True
+            for watch in self._cache.runs.watches:
+                watch.copied(transfer)
             if transfer.kind is Kind.SAVE:
                 self._saved_some(transfer)
             elif transfer.kind is Kind.LOAD:

@@ -12,6 +12,7 @@ from interlock.core.workload import BadRequest
 from interlock.driver.metrics import candidates
 
 TIERS = ("cache/tiers", "cache/tiers/below")
+WATCHES = ("cache/events", "cache/snapshot")
 Entries = Iterable[Request | BadRequest]
 
 
@@ -34,6 +35,8 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
         "cache/index": {"hits": cache.hits, "shared_duplicates": cache.shared_duplicates},
         "cache/eviction": {"evicted_pages": cache.evicted_pages},
         **_tiers(engine),
+        **{seam: {} for seam in WATCHES},
+        **{seam: watch.facts() for seam, watch in engine.watches.items()},
         "scheduler/order": {"admissions": queues.admissions},
         "scheduler/admission": {"admissions": queues.admissions},
         "scheduler/chunking": {"steps": ledger.steps},
@@ -75,6 +78,7 @@ def inert(engine: Engine, entries: Entries = ()) -> list[str]:
         idle -= {"cache/index", "cache/eviction"}
     stores = engine.core.loads.stores if engine.core.loads else ()
     idle -= set(TIERS[len(stores) :]) | (set() if stores else {"cache/load"})
+    idle -= set(WATCHES) - engine.watches.keys()
     if engine.core.drafts.num_drafts == 0:
         idle -= {"spec", "spec/verifier", "spec/length"}
     if FollowsGrammars() not in engine.resolution.capabilities:

@@ -61,7 +61,8 @@ def run(config: EngineConfig, run_dir: Path, overrides: Sequence[str]) -> int:
         config = dataclasses.replace(replayed.config(), progress=config.progress)
     console = ReportConsole()
     clock = replayed.clock() if replayed else None
-    with closing(build_engine(config, clock=clock, environment=os.environ)) as engine:
+    building = build_engine(config, clock=clock, environment=os.environ, folder=run_dir)
+    with closing(building) as engine:
         workload = make_workload(config, engine)
         entries = make_entries(config, engine, workload)
         num_first = len(entries)

@@ -4,6 +4,7 @@ requests.jsonl  one line a sample of a request, in input order, refused and fail
 summary.json    the figures of `driver/metrics.py`
 run.json        the manifest of `driver/manifest.py`: what ran, on what, with which config
 steps.jsonl     the decisions of every step, for a rerun
+kv_events.jsonl what entered and left the cache, written as it runs (`driver/kv_replica.py`)
 """
 
 import json

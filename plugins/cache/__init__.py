@@ -15,7 +15,7 @@ from interlock.core.capabilities import (
 from interlock.core.component import Component
 from interlock.core.model import ModelDescription
 from interlock.core.options import option
-from interlock.plugins.cache import tiering
+from interlock.plugins.cache import tiering, watches
 from interlock.plugins.cache.eviction import components as eviction_policies
 
 
@@ -150,4 +150,5 @@ def components() -> list[Component]:
         ),
         *eviction_policies(),
         *tiering.components(),
+        *watches.components(),
     ]  # fmt: skip

@@ -22,6 +22,7 @@ SEAMS = {
     "chunking": "scheduler/chunking", "victim": "scheduler/victim", "spec": "spec",
     "verifier": "spec/verifier", "length": "spec/length", "executor": "executor",
     "workload": "workload", "structured": "structured", "parallel": "parallel",
+    "events": "cache/events", "snapshot": "cache/snapshot", "tiers": "cache/tiers",
 }  # fmt: skip
 REFERENCE = {"attention": "reference", "allocator": "contiguous", "index": "none"}
 
