@@ -1,0 +1,213 @@
+"""What a study found, on a terminal of any width."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from interlock.study.findings import CellSummary, Contrast, Findings
+from interlock.study.report.results import (
+    Results,
+    best_and_worst,
+    largest,
+    metrics_of,
+    of_metric,
+    ranked,
+)
+from interlock.study.report.words import (
+    chance,
+    counted,
+    effect,
+    figure,
+    interval,
+    listed,
+    printable,
+    titled,
+)
+from interlock.study.spec import Metric, Observation, Refusal, Study
+
+STYLES = {"better": "bold green", "worse": "bold red", "inert": "yellow"}
+WIDE = 110
+"""Columns from which on a cell's interval stands beside its median, and reasons in a column."""
+METRIC_COLUMN = {True: 30, False: 20}
+"""What a metric takes on a wide and on a narrow terminal."""
+
+
+def print_results(console: Console, results: Results, most: int = 30) -> None:
+    """Print all that `results` holds; `most` cells and contrasts of a metric at most."""
+    print_findings(console, results.study, results.findings, results.refusals, results.failed, most)
+
+
+def print_findings(
+    console: Console,
+    study: Study,
+    findings: Findings,
+    refusals: Sequence[Refusal] = (),
+    failed: Sequence[Observation] = (),
+    most: int = 30,
+) -> None:
+    """Print notes, cells, effects, refusals and the noise floor, in this order."""
+    parts: list[RenderableType] = [Text(printable(study.title or study.name), "bold")]
+    if findings.notes:
+        parts.append(_lines("What you must know", findings.notes, "yellow"))
+    wide = console.width >= WIDE
+    metrics = metrics_of(study, findings)
+    if metrics:
+        parts += _cells(findings, metrics, console.width, most)
+    elif not findings.cells:
+        parts.append(Text("\nNo cell ran."))
+    else:
+        parts.append(Text("\nNo cell has a figure: every run failed, or no request ended."))
+    parts += _contrasts("Effects of levels", study, findings.effects, metrics, wide, most)
+    if not _same(findings):
+        title = f"Cells against {printable(findings.baseline)}"
+        parts += _contrasts(title, study, findings.contrasts, metrics, wide, most)
+    if findings.noise:
+        parts.append(_noise(findings, metrics))
+    if failed:
+        parts.append(_failures(failed))
+    if refusals:
+        parts.append(_refusals(refusals))
+    for part in parts:
+        console.print(part)
+
+
+def _same(findings: Findings) -> bool:
+    """True where cells differ from the baseline in one level, so that effects say it all."""
+    values = {(c.metric, c.estimate.value, c.estimate.low) for c in findings.effects}
+    return all((c.metric, c.estimate.value, c.estimate.low) in values for c in findings.contrasts)
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=Text(f"\n{title}", "bold"),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        expand=False,
+    )
+
+
+def _cells(
+    findings: Findings, metrics: Sequence[Metric], width: int, most: int
+) -> list[RenderableType]:
+    """As many tables as the width asks for, each with some of the metrics."""
+    wide = width >= WIDE
+    room = max(width - (40 if wide else max(14, width * 2 // 5)), 1)
+    each = max(room // METRIC_COLUMN[wide], 1)
+    order = ranked(findings.cells, metrics[0], findings.baseline)
+    shown = best_and_worst(order, most)
+    tables: list[RenderableType] = []
+    for start in range(0, len(metrics), each):
+        part = metrics[start : start + each]
+        rest = f" (part {start // each + 1})" if len(metrics) > each else ""
+        table = _table(f"Cells: medians and {findings.confidence:.0%} intervals{rest}")
+        table.add_column("cell", overflow="fold")
+        for metric in part:
+            table.add_column(f"{titled(metric.key)}\n{metric.better} is better", justify="right")
+        for cell in shown:
+            table.add_row(_name(cell, findings), *(_figures(cell, m, wide) for m in part))
+        tables.append(table)
+    if len(shown) < len(order):
+        tables.append(
+            Text(
+                f"{len(order) - len(shown)} cells between these are not shown: see cells.csv", "dim"
+            )
+        )
+    return tables
+
+
+def _name(cell: CellSummary, findings: Findings) -> Text:
+    text = Text(printable(cell.cell))
+    if cell.cell == findings.baseline:
+        text.append(" baseline", "bold")
+    if cell.pareto:
+        text.append(" Pareto", "cyan")
+    if cell.inert:
+        text.append(f" inert: {listed(cell.inert, 4)}", "yellow")
+    if cell.num_failed:
+        text.append(f" {cell.num_failed} failed", "red")
+    if cell.equal_tokens is not None and cell.equal_tokens < 1:
+        text.append(f" {cell.equal_tokens:.1%} of tokens equal", "yellow")
+    for what, value in cell.quality.items():
+        text.append(f" {printable(what)} {figure(value)}", "dim")
+    return text
+
+
+def _figures(cell: CellSummary, metric: Metric, wide: bool) -> Text:
+    text = Text(figure(cell.medians.get(metric.key)))
+    ends = interval(cell.lows.get(metric.key), cell.highs.get(metric.key))
+    if ends:
+        text.append(f"{' ' if wide else chr(10)}{ends}", "dim")
+    return text
+
+
+def _contrasts(
+    title: str,
+    study: Study,
+    contrasts: Sequence[Contrast],
+    metrics: Sequence[Metric],
+    wide: bool,
+    most: int,
+) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for metric in metrics:
+        found = of_metric(contrasts, metric)
+        if not found:
+            continue
+        table = _table(f"{title}: {titled(metric.key)}, {metric.better} is better")
+        for name in ("level" if title.startswith("Effects") else "cell", "effect"):
+            table.add_column(name, overflow="fold")
+        if wide:
+            table.add_column("p, corrected", justify="right")
+        table.add_column("verdict", overflow="fold")
+        for contrast in largest(found, most):
+            table.add_row(*_contrast(contrast, metric, wide))
+        parts.append(table)
+        if len(found) > most:
+            parts.append(Text(f"{len(found) - most} smaller ones are in findings.csv", "dim"))
+    return parts
+
+
+def _contrast(contrast: Contrast, metric: Metric, wide: bool) -> list[Text]:
+    verdict = Text(printable(contrast.verdict), STYLES.get(contrast.verdict, ""))
+    if contrast.reason:
+        verdict.append(f": {printable(contrast.reason)}", "dim not bold")
+    row = [Text(printable(contrast.what)), Text(effect(contrast.estimate, metric))]
+    return [*row, *([Text(chance(contrast.estimate.p_adjusted))] if wide else []), verdict]
+
+
+def _noise(findings: Findings, metrics: Sequence[Metric]) -> Table:
+    scales = {metric.key: metric for metric in metrics}
+    table = _table("Noise floor: what two runs of one composition differ by")
+    for name in ("metric", "floor", "pairs", "source"):
+        table.add_column(name, overflow="fold")
+    for floor in findings.noise:
+        metric = scales.get(floor.metric, Metric(floor.metric))
+        value = f"{100 * floor.value:.2f} %" if metric.scale == "ratio" else figure(floor.value)
+        table.add_row(
+            Text(titled(floor.metric)), value, str(floor.num_pairs), Text(printable(floor.source))
+        )
+    return table
+
+
+def _failures(failed: Sequence[Observation], most: int = 10) -> Text:
+    lines = [f"{one.cell}, repeat {one.repeat}: {one.failure}" for one in failed[:most]]
+    if len(failed) > most:
+        lines.append(f"and {len(failed) - most} more; see results.csv")
+    return _lines(f"{counted(len(failed), 'run')} failed", lines, "red")
+
+
+def _refusals(refusals: Sequence[Refusal], most: int = 20) -> Text:
+    lines = [f"{one.cell.id}: {' '.join(one.problems)}" for one in refusals[:most]]
+    if len(refusals) > most:
+        lines.append(f"and {len(refusals) - most} more; see cells.csv")
+    return _lines(f"{counted(len(refusals), 'cell')} refused", lines, "")
+
+
+def _lines(title: str, lines: Sequence[str], style: str) -> Text:
+    text = Text(f"\n{title}", "bold")
+    for line in lines:
+        text.append(f"\n- {printable(line)}", f"{style} not bold".strip())
+    return text
