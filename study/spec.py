@@ -110,6 +110,11 @@ class Observation:
     workload_sha256: str = ""
     inert: tuple[str, ...] = ()
     """Seams whose chosen component never acted."""
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """Seam -> the component that served it, with its options, in one text. Two runs differ in the
+    seams whose texts differ; other settings that matter (`cache.num_pages`) stand here by key."""
+    acted: tuple[str, ...] = ()
+    """Seams with a counter above zero. What stands for doing without neither acts nor is inert."""
     equal_tokens: float | None = None
     """Share of output tokens equal to the baseline's in the same block, 0 to 1."""
     quality: Mapping[str, float] = field(default_factory=dict)

@@ -77,6 +77,10 @@ class FixedConfig:
     A step lasts step_ms + token_ms * tokens + draft_ms * drafted tokens. Tokens are hashed from the
     request's seed and position; each draft is accepted with probability `acceptance`. Copies to and
     from cache/tiers=priced move kv_bytes_per_token for each token, beside the steps.
+
+    jitter, wander and drift make time as unsteady as a machine's, to test what analyses of studies
+    make of it. They depend on the run's seed and on `noise_run`, so that two runs of one
+    composition differ where their `noise_run` does.
     """
 
     name: str = "fixed"
@@ -87,6 +91,10 @@ class FixedConfig:
         0.7, "probability that a candidate is accepted after the ones before"
     )
     kv_bytes_per_token: int = option(131072, "bytes of a token's rows in the cache, in all layers")
+    jitter: float = option(0.0, "for tests of analyses: sigma of a lognormal factor of each step")
+    wander: float = option(0.0, "for tests of analyses: sigma of a lognormal factor of the run")
+    drift: float = option(0.0, "for tests of analyses: log of the factor that noise_run adds by 1")
+    noise_run: int = option(0, "which run of a study this is; jitter, wander and drift follow it")
 
     def __post_init__(self) -> None:
         for key in ("step_ms", "token_ms", "draft_ms"):
@@ -94,6 +102,15 @@ class FixedConfig:
                 raise ValueError(f"{key}={getattr(self, key)} is not from 0 to {MOST_MS:g}")
         if not 1 <= self.kv_bytes_per_token <= 1 << 40:
             raise ValueError(f"kv_bytes_per_token={self.kv_bytes_per_token} is not from 1 to 2**40")
+        for key in ("jitter", "wander"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ValueError(f"{key}={getattr(self, key)} is not a number from 0 to 1")
+        if not 0 <= self.noise_run < 1 << 32:
+            raise ValueError(f"noise_run={self.noise_run} is not from 0 to 2**32 - 1")
+        if not abs(self.drift) * max(self.noise_run, 1) <= 1:
+            raise ValueError(
+                f"drift={self.drift} over noise_run={self.noise_run} is more than a factor e"
+            )
         if not 0 <= self.acceptance <= 1:
             raise ValueError(f"acceptance={self.acceptance} is not a number from 0 to 1")
         if self.step_ms == 0 and self.token_ms == 0:

@@ -12,6 +12,7 @@ from interlock.core.tier import KVTier, PricedTier
 from interlock.core.transfers import Transfers
 from interlock.plugins.executor import FixedConfig
 from interlock.plugins.executor.priced_transfers import PricedTransfers
+from interlock.plugins.executor.step_noise import StepNoise
 
 
 class FixedExecutor(Executor):
@@ -22,8 +23,11 @@ class FixedExecutor(Executor):
 
     virtual = True
 
-    def __init__(self, config: FixedConfig, vocab_size: int, stop_ids: frozenset[int]) -> None:
+    def __init__(
+        self, config: FixedConfig, vocab_size: int, stop_ids: frozenset[int], seed: int = 0
+    ) -> None:
         self._config = config
+        self._noise = StepNoise(config, seed)
         self._allowed = np.array(
             [t for t in range(min(vocab_size, 1 << 16)) if t not in stop_ids], dtype=np.int64
         )
@@ -45,8 +49,9 @@ class FixedExecutor(Executor):
         positions = np.repeat(ends - counts + 1, made) + places
         tokens = self._tokens(np.repeat(plan.seeds, made), positions)
         out = places < np.repeat(emitted, made)
-        target_s = (config.step_ms + config.token_ms * batch.num_tokens) / 1e3
-        draft_s = config.draft_ms * int(proposed.max()) / 1e3
+        factor = self._noise.factor()
+        target_s = factor * (config.step_ms + config.token_ms * batch.num_tokens) / 1e3
+        draft_s = factor * config.draft_ms * int(proposed.max()) / 1e3
         return StepResult(
             step_id=plan.step_id,
             tokens=tokens[out],
@@ -94,4 +99,5 @@ def _offsets(counts: Ints) -> Ints:
 
 def build(config: FixedConfig, context: BuildContext) -> FixedExecutor:
     """See Component."""
-    return FixedExecutor(config, context.model.vocab_size, frozenset(context.model.eos_token_ids))
+    stop_ids = frozenset(context.model.eos_token_ids)
+    return FixedExecutor(config, context.model.vocab_size, stop_ids, context.seed)

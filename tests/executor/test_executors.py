@@ -1,5 +1,6 @@
 """The built-in executors keep the contract; the fixed one prices what it says."""
 
+import numpy as np
 import pytest
 
 from interlock.core.assemble import assemble
@@ -63,3 +64,41 @@ def test_drafts_change_no_token_and_save_steps():
 def test_a_clock_that_could_not_move_is_refused():
     with pytest.raises(ConfigError, match="time would stand still"):
         assemble(["executor=fixed", "executor.step_ms=0", "executor.token_ms=0"])
+
+
+def noisy_times(*overrides):
+    """Durations of the steps of a run, relative to those of a steady one."""
+    noisy, steady = serve(*overrides), serve()
+    pairs = zip(noisy.decisions, steady.decisions, strict=True)
+    return np.array([(n.end_s - n.now_s) / (s.end_s - s.now_s) for n, s in pairs])
+
+
+def test_jitter_spreads_the_times_of_steps_by_the_configured_sigma():
+    logs = np.log(noisy_times("executor.jitter=0.02"))
+    assert np.std(logs) == pytest.approx(0.02, rel=0.2)  # 200 steps: five of its own deviations
+    assert abs(np.mean(logs)) < 4 * 0.02 / 200**0.5
+
+
+def test_wander_moves_a_whole_run_and_drift_moves_it_further_with_each_run_of_a_study():
+    first = noisy_times("executor.wander=0.05")
+    assert np.ptp(first) < 1e-9
+    assert first[0] != 1
+    drifted = noisy_times("executor.drift=0.001", "executor.noise_run=40")
+    assert drifted == pytest.approx(np.exp(0.04))
+
+
+def test_noise_follows_the_seed_and_the_run_of_the_study_and_nothing_else():
+    def run(seed, place):
+        noise = ("executor.jitter=0.02", "executor.wander=0.01", f"executor.noise_run={place}")
+        return noisy_times(f"seed={seed}", *noise).tolist()
+
+    again = run(1, 0)
+    assert run(1, 0) == again
+    assert run(1, 1) != again
+    assert run(2, 0) != again
+
+
+def test_noise_that_makes_no_sense_is_refused():
+    for bad in ("jitter=-0.1", "wander=2", "noise_run=-1", "drift=2"):
+        with pytest.raises(ConfigError, match=bad.partition("=")[0]):
+            assemble(["executor=fixed", f"executor.{bad}"])
