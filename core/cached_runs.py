@@ -133,7 +133,7 @@ class CachedRuns:
 
     def _stand_for(self, inserted: Inserted, own: Pages) -> bool:
         known = len(own) - inserted.kept
-        return (
+        return (inserted.pages is own and known == 0) or (
             0 <= known <= len(own) == len(inserted.pages)
             and self._pool.are_kept(inserted.pages[:known])
             and np.array_equal(inserted.pages[known:], own[known:])

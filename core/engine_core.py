@@ -204,8 +204,9 @@ class EngineCore:
         check_answers(plan.batch, result, self.intake.vocab_size, self._verifier)
         num_rows, held_pages = plan.batch.num_rows, self.cache.pools[0].held
         self.queues.columns.in_flight[rows.roster.slots] = False
-        draft_s = result.times.draft_s + rows.made.seconds
-        result.times = result.times._replace(draft_s=draft_s)
+        if rows.made.seconds:
+            draft_s = result.times.draft_s + rows.made.seconds
+            result.times = result.times._replace(draft_s=draft_s)
         self.cache.now_s = now_s
         if self.loads is not None:
             self.loads.policy.stepped(plan.batch.num_tokens, now_s - plan.now_s)

@@ -44,18 +44,20 @@ def give_out(
 ) -> list[RequestOutput]:  # fmt: skip
     """Add each row's first tokens to its record; what comes out."""
     outputs, tokens = [], tuple(result.tokens.tolist())
+    make = tuple.__new__  # RequestOutput's own constructor takes twice as long
     columns = result.token_offsets[:-1], counts, passes, running.special[rows.roster.slots]
     for r, (live, begin, count, is_pass, special) in enumerate(
         zip(rows.roster.lives, *(column.tolist() for column in columns), strict=True)
     ):
         if not count:
             continue
-        record, new = live.record, tokens[begin : begin + count]
+        record, group, new = live.record, live.group, tokens[begin : begin + count]
         record.output_token_ids += new
         text = _note(live, r, new, result) if special else ""
-        output = live.group.give(record, new, text)
-        if output is not None:
-            outputs.append(output)
+        if not group.selects:  # with best_of nothing comes out before all have ended
+            echoed = () if record.chunk_sizes else record.prompt_token_ids
+            fields = group.id, record.index, new, None, text, echoed, record.sample
+            outputs.append(make(RequestOutput, fields))
         record.chunk_times_s.append(now_s)
         record.chunk_sizes.append(count)
         if is_pass:

@@ -257,7 +257,8 @@ class KVCache:
             pool.add_refs(shared if table else pages[indexed:])
             self.tables[table][holding.slot, first:count] = shared
             holding.counts[table], holding.first_live[table] = count, first
-        self._retain(holding, 0, indexed)
+        if holding.retention is not None and indexed:
+            self._retain(holding, holding.retention, 0, indexed)
 
     def _shared(self, table: int, match: Match) -> tuple[int, Pages]:
         """The pages of a match in a table, and the number of the first one."""
@@ -407,7 +408,8 @@ class KVCache:
         after = PageId(int(row[first - 1])) if first else None
         key = PrefixKey(holding.salt, holding.sequence.units(first, end))
         pages = self.runs.insert(key, after, own, now_s)
-        row[first:end] = pages
+        if pages is not own:
+            row[first:end] = pages
         for table, window in self.windows.items():
             window.adopt(
                 pages,
@@ -418,14 +420,13 @@ class KVCache:
         self.indexed[holding.slot] = end
         if self.tiers is not None:
             self.tiers.indexed(key, after, pages, own)
-        self._retain(holding, max(first - 1, 0), end)
+        if holding.retention is not None:
+            self._retain(holding, holding.retention, max(first - 1, 0), end)
 
-    def _retain(self, holding: Holding, first: int, end: int) -> None:
+    def _retain(self, holding: Holding, wanted: Retention, first: int, end: int) -> None:
         """Tell what the request says of its indexed pages first .. end - 1."""
-        if holding.retention is None or first == end:
-            return
         prompt, size = holding.sequence.num_prompt, self.page_size
-        said = [holding.retention.of(page * size, prompt) for page in range(first, end)]
+        said = [wanted.of(page * size, prompt) for page in range(first, end)]
         self.runs.retain(self.tables[0][holding.slot, first:end], said)
 
     # Which of many -----------------------------------------------------------------------------

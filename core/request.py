@@ -83,7 +83,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class RequestRecord:
     """Everything measured about one sample of a request; times are seconds on the run's clock.
 

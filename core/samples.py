@@ -60,16 +60,6 @@ class SampleGroup:
                 if other.holding is not None and other.computed >= prompt:
                     yield other.holding, live.sequence.shared_entries
 
-    def give(
-        self, record: RequestRecord, tokens: tuple[int, ...], text: str
-    ) -> RequestOutput | None:
-        """The output of new tokens; with best_of nothing comes out before all have ended."""
-        if self.selects:
-            return None
-        echoed = () if record.chunk_sizes else record.prompt_token_ids
-        fields = self.id, record.index, tokens, None, text, echoed, record.sample
-        return tuple.__new__(RequestOutput, fields)  # its own constructor takes twice as long
-
     def end(self, live: Live, text: str, now_s: float) -> list[RequestOutput]:
         """The final outputs that a sample's end brings about: its own, or with best_of everyone's
         when it was the last."""

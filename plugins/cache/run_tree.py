@@ -140,6 +140,8 @@ class RunTree(PrefixIndex):
             if node is not None and used < len(node.pages):
                 node = self._split(node, used)
             self._add(key.salt, node, columns, extend=done == 0)
+            if done == 0:
+                return Inserted(pages, len(rows))
             parts = [*parts, pages[done:]]
         return Inserted(_joined(parts), len(rows) - done)
 
