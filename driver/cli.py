@@ -6,6 +6,7 @@ import signal
 import sys
 from argparse import Namespace
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +29,8 @@ from interlock.driver.help_text import help_text
 
 LAUNCHED = os.environ.get("WORLD_SIZE", "1") != "1"
 """This process is one of several that torchrun started."""
+OTHERS = {"chat": "interlock.driver.chat", "study": "interlock.study.cli"}
+"""Commands beside `run`, and the module whose `main(arguments, registry)` does each."""
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 
 
@@ -56,11 +59,9 @@ def main() -> None:
         return
     try:
         registry = load_registry()
-        if arguments[:1] == ["chat"]:
-            from interlock.driver import chat
-
-            chat.main(arguments[1:], registry)
-            return
+        if arguments[:1] and arguments[0] in OTHERS:
+            other = import_module(OTHERS[arguments[0]])
+            sys.exit(other.main(arguments[1:], registry))
         parsed = get_args_parser().parse_args(arguments)
         if parsed.help:
             _show(help_text(registry))

@@ -22,7 +22,9 @@ Interlock assembles LLM-serving components into an engine, runs a workload on it
   python run.py parallel=tensor parallel.size=2                 one model over two processes
   python run.py spec=ngram --cfg job                            show the configuration, run nothing
 
-`interlock run` is the same command. `interlock chat` talks to a model; its --help says how.
+`interlock run` is the same command. `interlock study FILE` runs an ablation study from a file, with
+repeats, intervals and a report; its --help has an example. `interlock chat` talks to a
+model; its --help says how.
 --hydra-help lists the flags of the configuration system; --version prints the version."""
 
 

@@ -84,6 +84,9 @@ class Study:
     seed: int = 0
     """Of the order of cells and of the bootstrap; each repeat's workload seed derives from it."""
     confidence: float = 0.95
+    launcher: str = ""
+    """A Hydra launcher (`joblib`, `submitit_local`, `ray`, ...) that runs cells beside each other;
+    empty: this process runs one after the other, or `--jobs` at a time."""
 
     def factor(self, name: str) -> Factor:
         """The factor of that name; KeyError without one."""

@@ -1,0 +1,164 @@
+"""`interlock study FILE`: run an ablation study, go on with one, report on one."""
+
+import argparse
+import time
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from interlock.core.errors import ConfigError
+from interlock.core.registry import Registry
+from interlock.study.cores import core_sets
+from interlock.study.folder import StudyFolder
+from interlock.study.order import Place, run_order
+from interlock.study.plan import StudyPlan, plan_study
+from interlock.study.read_study import EXAMPLE, read_study
+from interlock.study.run_study import run_study
+from interlock.study.runs import Runs
+from interlock.study.show_plan import print_plan
+from interlock.study.spec import Observation, Study
+from interlock.study.worker import Worker
+
+DESCRIPTION = f"""\
+Vary components, keep everything else fixed, and learn what each contributes.
+
+  interlock study X.yaml                            run it, print and write its report
+  interlock study X.yaml --dry-run                  the cells, what is refused and why, the time
+  interlock study X.yaml cache.num_pages=64 study.repeats=5     with changes
+  interlock study --resume studies/X/2026-01-31_12-00-00        go on with one that was stopped
+
+A study file, X.yaml, in which every level holds all the options that belong to it:
+
+{EXAMPLE}
+
+KEY=VALUE is added to the base, study.KEY=VALUE changes a key of the file."""
+
+
+def main(arguments: list[str], registry: Registry) -> int:
+    """Do what `interlock study ...` asks; the exit status.
+
+    0: it ran, whatever cells failed in it; 1: every run failed; 130: Ctrl-C, and the folder has
+    what was done. Raises InterlockError for what cannot start.
+    """
+    parsed = _parser().parse_args(arguments)
+    console = Console()
+    study, folder = _asked(parsed, registry)
+    plan = plan_study(study, registry)
+    cores = core_sets(parsed.jobs, max(one.threads or 1 for one in plan.judged))
+    print_plan(console, plan, cores, full=parsed.dry_run)
+    if parsed.dry_run:
+        _print_expected_time(console, plan, len(cores))
+        return 0
+    try:
+        observed = _run(console, plan, folder, registry, cores, parsed.retry_failed)
+    except KeyboardInterrupt:
+        console.print(f"stopped; go on with: interlock study --resume {folder.path}",
+                      markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+        return 130
+    for one in observed:
+        if one.failure:
+            console.print(f"- {one.cell}, repeat {one.repeat} failed: {one.failure}",
+                          markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+    console.print(f"study folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if any(not one.failure for one in observed) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "interlock study",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", nargs="?", help="the study file")
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE, study.KEY=VALUE")
+    parser.add_argument("--out", type=Path, help="its folder (default: studies/NAME/TIME)")
+    parser.add_argument("--resume", type=Path, help="the folder of a study that was stopped")
+    parser.add_argument("--dry-run", action="store_true", help="show what would run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs beside each other, on own cores")
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="with --resume: do runs that failed once more"
+    )
+    return parser
+
+
+def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, StudyFolder]:
+    """The study and its folder; a resumed one may leave out the file."""
+    overrides: list[str] = list(parsed.overrides)
+    file: str | None = parsed.file
+    if file is not None and "=" in file:
+        overrides.insert(0, file)
+        file = None
+    if parsed.resume is not None and parsed.out is not None:
+        raise ConfigError("--resume goes on in its folder; leave out --out")
+    if file is not None:
+        study = read_study(Path(file), registry, tuple(overrides))
+    elif parsed.resume is None:
+        raise ConfigError("which study? interlock study FILE; --help has an example of one")
+    elif overrides:
+        raise ConfigError(f"{' '.join(overrides)}: a resumed study stays as it is")
+    else:
+        study = StudyFolder(parsed.resume).study()
+    now = f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    folder = parsed.resume or parsed.out or Path("studies") / study.name / now
+    return study, StudyFolder(folder)
+
+
+def _run(
+    console: Console,
+    plan: StudyPlan,
+    folder: StudyFolder,
+    registry: Registry,
+    cores: tuple[tuple[int, ...], ...],
+    retry_failed: bool,
+) -> list[Observation]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("runs", total=None)
+
+        def told(done: int, total: int, _place: Place) -> None:
+            progress.update(task, completed=done, total=total)
+
+        return run_study(
+            plan.study, folder, registry, plan, cores, retry_failed=retry_failed, told=told
+        )
+
+
+def _print_expected_time(console: Console, plan: StudyPlan, at_once: int) -> None:
+    """Measure one run of the baseline and multiply."""
+    with TemporaryDirectory() as where, Worker() as worker:
+        folder = StudyFolder(where)
+        place = Place(0, plan.cells[0], 0)
+        runs = Runs(plan, folder, time.time())
+        runs.restore(place, retry_failed=False)
+        runs.run(Place(0, plan.cells[0], 0), worker)  # starts the worker as well
+        start_s = time.monotonic()
+        runs.run(place, worker)
+        each_s = time.monotonic() - start_s
+        runs.take(place)
+        failure = runs.observed[0].failure
+    if failure:
+        console.print(f"the baseline fails: {failure}", markup=False, highlight=False)
+        return
+    count = len(run_order(plan.cells, plan.study.repeats, plan.study.seed))
+    console.print(
+        f"expected: about {each_s * count / at_once / 60:.1f} minutes, if all cells take the "
+        f"{each_s:.2f} s of the baseline",
+        highlight=False,
+    )

@@ -1,0 +1,96 @@
+"""A study's folder: what is in it, written so that a study which was killed goes on from there.
+
+study.json            what was asked and how it goes (the manifest)
+cells/ID/rN[a]/       a run's folder, with machine.json, log.txt, perhaps quality.json, and
+                      observation.json, written last: a run that has it is done; or failed.json
+observations.jsonl    every run so far, one a line
+analysis.json         what the runs show
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from interlock.core.errors import RunFolderError
+from interlock.driver.run_folder import write_file, write_lines
+from interlock.study.findings import Findings
+from interlock.study.order import Place
+from interlock.study.plain_values import rebuild
+from interlock.study.spec import Cell, Observation, Refusal, Study
+
+MANIFEST, OBSERVATIONS, ANALYSIS = "study.json", "observations.jsonl", "analysis.json"
+OBSERVATION = "observation.json"
+
+
+class StudyFolder:
+    """Reads and writes the folder at `path`. What cannot be read raises RunFolderError."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def manifest(self) -> dict[str, Any]:
+        """study.json."""
+        found = _json(self.path / MANIFEST)
+        if not isinstance(found, dict) or "study" not in found:
+            raise RunFolderError(f"{self.path / MANIFEST}: it holds no study")
+        return found
+
+    def study(self) -> Study:
+        """What was asked."""
+        return rebuild(Study, self.manifest()["study"])
+
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells that run, the baseline first."""
+        return tuple(rebuild(Cell, one) for one in self.manifest()["cells"])
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The cells that cannot run."""
+        return tuple(rebuild(Refusal, one) for one in self.manifest()["refusals"])
+
+    def observations(self) -> list[Observation]:
+        """Every run so far, in the order in which they ran."""
+        path = self.path / OBSERVATIONS
+        if not path.is_file():
+            return []
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [rebuild(Observation, json.loads(line)) for line in lines if line.strip()]
+
+    def findings(self) -> Findings:
+        """What the analysis said."""
+        return rebuild(Findings, _json(self.path / ANALYSIS))
+
+    def run_folder(self, cell: str, repeat: int, replica: int = 0) -> Path:
+        """Where a run of the cell of this id is."""
+        return self.path / "cells" / cell / f"r{repeat}{'a' * replica}"
+
+    def observation(self, place: Place) -> Observation | None:
+        """What a run that was done has left; None where it was not done."""
+        path = self.path / place.folder / OBSERVATION
+        return rebuild(Observation, _json(path)) if path.is_file() else None
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Write study.json, whole or not at all."""
+        write_file(self.path / MANIFEST, [json.dumps(manifest, indent=1)])
+
+    def write_observation(self, place: Place, seen: Observation) -> None:
+        """Mark a run as done."""
+        write_file(self.path / place.folder / OBSERVATION, [json.dumps(asdict(seen))])
+
+    def write_observations(self, seen: Iterable[Observation]) -> None:
+        """Write observations.jsonl."""
+        write_lines(self.path / OBSERVATIONS, (asdict(one) for one in seen))
+
+    def write_findings(self, findings: Findings) -> None:
+        """Write analysis.json."""
+        write_file(self.path / ANALYSIS, [json.dumps(asdict(findings), indent=1)])
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RunFolderError(f"{path}: corrupt: {error}") from error

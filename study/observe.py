@@ -1,0 +1,85 @@
+"""From a run's folder to an Observation."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from interlock.driver.run_folder import RUN, SUMMARY, read_requests
+from interlock.study.job import FAILED, MACHINE, QUALITY
+from interlock.study.order import Place
+from interlock.study.spec import Metric, Observation
+
+
+def observe(
+    folder: Path, place: Place, metrics: Sequence[Metric], number: int, started_s: float
+) -> Observation:
+    """What the run in this folder gave; one that left no manifest has failed.
+
+    `number` is its place in the order in which runs really happened.
+    """
+    machine = _read(folder / MACHINE)
+    about: dict[str, Any] = {
+        "cell": place.cell.id, "repeat": place.repeat, "replica": place.replica, "place": number,
+        "started_s": started_s, "machine": machine,
+    }  # fmt: skip
+    failed = _read(folder / FAILED)
+    manifest = _read(folder / RUN)
+    if failed or not manifest:
+        problem = str(failed.get("problem", "it left no result"))
+        return Observation(**about, values={}, failure=problem)
+    summary = _read(folder / SUMMARY)
+    return Observation(
+        **about,
+        values={metric.key: value_of(summary, metric.key) for metric in metrics},
+        workload_sha256=manifest.get("workload_sha256", ""),
+        inert=tuple(manifest.get("inert", ())),
+        quality=_read(folder / QUALITY),
+    )
+
+
+def value_of(summary: Mapping[str, Any], key: str) -> float | None:
+    """The figure at a dotted key; None where the run has none, or no number."""
+    value: Any = summary
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
+
+
+def equal_share(ours: Path, baseline: Path) -> float | None:
+    """The share of output tokens before the first that differs from the baseline's, by request.
+
+    0 to 1, over all samples of all requests of the longer outputs; None where there are no tokens,
+    or time is virtual and no model ran.
+    """
+    if _read(ours / RUN).get("clock") == "virtual":
+        return None
+    mine, theirs = _outputs(ours), _outputs(baseline)
+    total = same = 0
+    for key in mine.keys() | theirs.keys():
+        one, other = mine.get(key, []), theirs.get(key, [])
+        total += max(len(one), len(other))
+        same += _common(one, other)
+    return same / total if total else None
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return place
+    return min(len(one), len(other))
+
+
+def _outputs(folder: Path) -> dict[tuple[int, int], list[int]]:
+    return {
+        (line["index"], line["sample"]): line["output_token_ids"] for line in read_requests(folder)
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

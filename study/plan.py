@@ -1,0 +1,140 @@
+"""What a study would run: cells that the resolver accepts and those it refuses, found before."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from interlock.conf.hydra_edge import compose
+from interlock.core.capabilities import DrivesVirtualTime, Lossy
+from interlock.core.errors import ConfigError, InterlockError
+from interlock.core.registry import Registry
+from interlock.core.resolver import describe_models, resolve
+from interlock.core.settings import EngineConfig
+from interlock.study.designs import cells_of
+from interlock.study.spec import Cell, Refusal, Study
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell and what the resolver says of it: problems, or nothing."""
+
+    cell: Cell
+    problems: tuple[str, ...] = ()
+    config: EngineConfig | None = None
+    """What it composes to, where nothing is wrong."""
+    lossy: bool = False
+    """Its output may differ from the baseline's."""
+    virtual: bool = False
+    """Its time is computed, not measured."""
+    threads: int | None = None
+    """CPU threads that it asks for."""
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The cells of a study in the design's order, judged."""
+
+    study: Study
+    judged: tuple[Judged, ...]
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Those that run, the baseline first."""
+        return tuple(one.cell for one in self.judged if not one.problems)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Those that do not, with the reasons."""
+        return tuple(Refusal(one.cell, one.problems) for one in self.judged if one.problems)
+
+
+def plan_study(study: Study, registry: Registry, cells: Iterable[Cell] | None = None) -> StudyPlan:
+    """Judge `cells` (None: those of the design). Reads model descriptions, and no weights.
+
+    Raises ConfigError where the baseline, against which everything is compared, is refused.
+    """
+    listed = tuple(cells) if cells is not None else cells_of(study)
+    judged = tuple(judge(cell, registry) for cell in listed)
+    first = judged[0]
+    if first.problems:
+        raise ConfigError(
+            [f"the baseline, {first.cell.id}, cannot be run: {one}" for one in first.problems]
+        )
+    changed = {
+        f"{factor.name}={level.name}"
+        for factor in study.factors
+        for level in factor.levels
+        if level.lossy
+    }
+    return StudyPlan(study, tuple(_with_loss(one, first, changed) for one in judged))
+
+
+def _with_loss(one: Judged, baseline: Judged, declared: set[str]) -> Judged:
+    """Lossy by the file's word, by a component's, or by a setting that changes what is computed."""
+    if one.config is None or baseline.config is None:
+        return one
+    named = any(f"{factor}={level}" in declared for factor, level in one.cell.levels.items())
+    mine, theirs = _numbers(one.config), _numbers(baseline.config)
+    return replace(one, lossy=one.lossy or named or mine != theirs)
+
+
+def _numbers(config: EngineConfig) -> tuple[str, ...]:
+    """The settings that say in which numbers what is computed."""
+    return config.model, config.dtype, config.weights, config.cache.dtype
+
+
+def judge(cell: Cell, registry: Registry) -> Judged:
+    """Compose and resolve one cell."""
+    try:
+        config = compose(cell.overrides, registry)
+        resolution = resolve(config, registry, describe_models(config, registry))
+    except InterlockError as error:
+        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+        return Judged(cell, tuple(problems))
+    if resolution.problems:
+        return Judged(cell, tuple(map(str, resolution.problems)))
+    offered = resolution.capabilities
+    return Judged(
+        cell,
+        config=config,
+        lossy=Lossy() in offered,
+        virtual=DrivesVirtualTime() in offered or config.replay.blocks == "ids",
+        threads=config.threads,
+    )
+
+
+def check_overrides(study: Study, registry: Registry) -> list[str]:
+    """What is wrong with overrides of the base or of a level in every cell that has them.
+
+    A level is judged by the cells that hold it: what only some of them lack (an option of one
+    drafter beside another) is a refusal of those. What all of them lack, and the level alone, is
+    a mistake of the file.
+    """
+    cells = cells_of(study)
+    found = {cell.id: set(_config_problems(cell.overrides, registry)) for cell in cells}
+    if not any(found.values()):
+        return []
+    base = set(_config_problems(study.base, registry))
+    everywhere = set.intersection(*found.values()) & base
+    problems = [f"base: {one}" for one in sorted(everywhere)]
+    for factor in study.factors:
+        for level in factor.levels:
+            own = _always(factor.name, level.name, cells, found) - everywhere
+            if own:
+                own &= set(_config_problems((*study.base, *level.overrides), registry))
+            problems += [f"factors.{factor.name}.{level.name}: {one}" for one in sorted(own)]
+    return problems
+
+
+def _always(
+    factor: str, level: str, cells: Sequence[Cell], found: Mapping[str, set[str]]
+) -> set[str]:
+    holding = [found[cell.id] for cell in cells if cell.levels[factor] == level]
+    return set.intersection(*holding) if holding else set()
+
+
+def _config_problems(overrides: Sequence[str], registry: Registry) -> list[str]:
+    try:
+        compose(overrides, registry)
+    except ConfigError as error:
+        return error.problems
+    return []

@@ -1,0 +1,97 @@
+"""Run the cells of a study: fresh processes, shuffled blocks, and a folder that can be resumed."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+
+from interlock.core.registry import Registry
+from interlock.study.folder import StudyFolder
+from interlock.study.order import Place, run_order
+from interlock.study.plan import StudyPlan, plan_study
+from interlock.study.runs import Runs
+from interlock.study.spec import Observation, Study
+from interlock.study.study_manifest import begin, finish
+from interlock.study.worker import Worker
+
+Told = Callable[[int, int, Place], None]
+"""(runs done, runs in all, the one that ended)."""
+
+
+def run_study(
+    study: Study,
+    folder: StudyFolder,
+    registry: Registry,
+    plan: StudyPlan | None = None,
+    cores: Sequence[Sequence[int]] = ((),),
+    retry_failed: bool = False,
+    told: Told = lambda *_: None,
+) -> list[Observation]:
+    """Run what is not done yet; every observation, in the order of running.
+
+    `cores` has an entry for each worker that runs beside the others. A run that failed says why
+    and others go on; with `retry_failed` such runs are done again. What is done stays in the folder
+    whatever ends this early: call it again with the same study to go on.
+
+    Raises:
+        ConfigError: the baseline is refused, or the folder is that of another study.
+        RunFolderError: the disk is full.
+        KeyboardInterrupt: Ctrl-C; the run that was going on is not recorded.
+    """
+    plan = plan or plan_study(study, registry)
+    runs = Runs(plan, folder, begin(folder, plan))
+    order = run_order(plan.cells, study.repeats, study.seed)
+    left = [place for place in order if not runs.restore(place, retry_failed)]
+    done = len(order) - len(left)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(listed)) for listed in cores]
+        if left:
+            for worker in workers:
+                runs.warm_up(worker)
+        for place in _ended(runs, left, workers):
+            runs.take(place)
+            done += 1
+            told(done, len(order), place)
+    runs.compare_tokens()
+    finish(folder)
+    return runs.observed
+
+
+def _ended(runs: Runs, left: Sequence[Place], workers: Sequence[Worker]) -> Iterator[Place]:
+    """Each place as its run ends; several workers take them in order, beside each other."""
+    if len(workers) == 1:
+        for place in left:
+            runs.run(place, workers[0])
+            yield place
+        return
+    todo: queue.SimpleQueue[Place] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Place | BaseException] = queue.SimpleQueue()
+    for place in left:
+        todo.put(place)
+    for worker in workers:
+        arguments = (runs, worker, todo, ended)
+        threading.Thread(target=_work, args=arguments, daemon=True).start()
+    for _ in left:
+        one = ended.get()
+        if isinstance(one, BaseException):
+            raise one
+        yield one
+
+
+def _work(
+    runs: Runs,
+    worker: Worker,
+    todo: "queue.SimpleQueue[Place]",
+    ended: "queue.SimpleQueue[Place | BaseException]",
+) -> None:
+    """In a worker's thread: do what is left until nothing is, or the worker is closed."""
+    try:
+        while True:
+            place = todo.get_nowait()
+            if not runs.run(place, worker):
+                return
+            ended.put(place)
+    except queue.Empty:
+        return
+    except BaseException as error:
+        ended.put(error)

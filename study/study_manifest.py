@@ -1,0 +1,107 @@
+"""study.json: what was asked, by which program on which machine, and how far it went."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from interlock.core.errors import ConfigError
+from interlock.driver.manifest import git_state
+from interlock.study.designs import aliases
+from interlock.study.folder import MANIFEST, StudyFolder
+from interlock.study.order import block_seed, run_order
+from interlock.study.plan import StudyPlan
+
+
+def begin(folder: StudyFolder, plan: StudyPlan) -> float:
+    """Write the manifest of a study that begins, or check that of one that goes on.
+
+    When it began, seconds since the epoch. Raises ConfigError where the folder is that of another
+    study, with what differs.
+    """
+    study = plan.study
+    asked = asdict(study)
+    if (folder.path / MANIFEST).is_file():
+        before = folder.manifest()
+        _require_same(folder.path, before, asked, plan)
+        folder.write_manifest({**before, "state": "running"})
+        return float(before["started_s"])
+    if folder.path.is_dir() and any(folder.path.iterdir()):
+        raise ConfigError(
+            f"{folder.path} holds something else than a study; give --out another folder"
+        )
+    started_s = time.time()
+    folder.write_manifest(
+        {
+            "study": asked,
+            "cells": [asdict(cell) for cell in plan.cells],
+            "refusals": [asdict(refusal) for refusal in plan.refusals],
+            "aliases": list(aliases(study, plan.cells)),
+            "order": [
+                [place.cell.id, place.repeat, place.replica]
+                for place in run_order(plan.cells, study.repeats, study.seed)
+            ],
+            "seeds": [block_seed(study.seed, repeat) for repeat in range(study.repeats)],
+            "lossy": [one.cell.id for one in plan.judged if one.lossy],
+            "virtual": [one.cell.id for one in plan.judged if one.virtual],
+            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            **_environment(),
+            "git": git_state(Path.cwd()),
+            "started_s": started_s,
+            "state": "running",
+        }
+    )
+    return started_s
+
+
+def finish(folder: StudyFolder) -> None:
+    """Write down that every run was made, with the workloads that were served."""
+    hashes: dict[str, list[str]] = {}
+    for one in folder.observations():
+        if one.workload_sha256:
+            known = hashes.setdefault(str(one.repeat), [])
+            known += [one.workload_sha256] if one.workload_sha256 not in known else []
+    done = {"workload_sha256": hashes, "state": "done", "ended_s": time.time()}
+    folder.write_manifest(folder.manifest() | done)
+
+
+def _require_same(
+    path: Path, before: dict[str, Any], asked: dict[str, Any], plan: StudyPlan
+) -> None:
+    recorded, now = before["study"], json.loads(json.dumps(asked))
+    differing = [
+        f"{key}: {recorded.get(key)!r} there, {now[key]!r} now"
+        for key in now
+        if recorded.get(key) != now[key]
+    ]
+    cells = [cell["id"] for cell in before["cells"]]
+    if not differing and cells != [cell.id for cell in plan.cells]:
+        differing = ["the resolver accepts other cells now than it did then"]
+    if differing:
+        raise ConfigError(
+            [f"{path} is a study of something else; resume it as it was, or give --out another "
+             "folder", *differing]
+        )  # fmt: skip
+
+
+def _environment() -> dict[str, Any]:
+    names = ("interlock", "torch", "numpy", "triton", "hydra-core")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": {name: _version(name) for name in names},
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

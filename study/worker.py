@@ -1,0 +1,124 @@
+"""The side that asks: a run server as an object, started on its cores and ended with the study."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from interlock.core.errors import InterlockError
+from interlock.study.job import FAILED, LOG, Job, fail, last_lines
+
+
+class Worker:
+    """Runs jobs one after the other, each in a process of its own. A context manager.
+
+    `cores`: those that its processes may use; none: all that this process may.
+    """
+
+    def __init__(self, cores: Sequence[int] = ()) -> None:
+        self.cores = tuple(cores)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Any = None
+        self._closed = False
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def process_id(self) -> int | None:
+        """The server's, while there is one; its child is the run."""
+        return None if self._process is None else self._process.pid
+
+    def run(self, job: Job) -> bool:
+        """Do the job and return when its process ended; its folder tells how.
+
+        False where `close` ended it half-way: that is no failure.
+
+        Raises InterlockError where no process can be started at all.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        folder = Path(job.folder)
+        try:
+            self._line.send(job)
+            code = self._line.recv()
+        except (EOFError, OSError):
+            if self._closed:
+                return False
+            self._stop()
+            code = None
+        if code != 0 and not (folder / FAILED).is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            fail(folder, _death(code, folder))
+        return True
+
+    def close(self) -> None:
+        """End the server and what it runs, for good."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if self._line is not None:
+            with suppress(OSError):
+                self._line.close()
+            self._line = None
+        if process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
+            process.wait()
+
+    def _start(self) -> None:
+        ours, theirs = Pipe()
+        command = [sys.executable, "-m", "interlock.study.run_server", str(theirs.fileno())]
+        command += [",".join(map(str, self.cores))]
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the study, which then ends this
+            env=self._environment(),
+        )
+        theirs.close()
+        self._line = ours
+        try:
+            ours.recv()
+        except EOFError:
+            self._stop()
+            raise InterlockError("the process that runs cells could not start") from None
+
+    def _environment(self) -> dict[str, str]:
+        """The study's own; on some of the cores, no more threads than those."""
+        environment = dict(os.environ)
+        if self.cores:
+            asked = environment.get("OMP_NUM_THREADS", "")
+            threads = min(int(asked) if asked.isdecimal() else len(self.cores), len(self.cores))
+            environment["OMP_NUM_THREADS"] = str(threads)
+        return environment
+
+
+def _death(code: int | None, folder: Path) -> str:
+    """Why a process that left no reason ended."""
+    said = " / ".join(last_lines(folder / LOG))
+    tail = f"; its log ends: {said}" if said else ""
+    if code is None:
+        return f"the process that runs cells died{tail}"
+    if code >= 0:
+        return f"the process ended with status {code}{tail}"
+    name = signal.Signals(-code).name
+    hint = " (the system does so when memory runs out)" if name == "SIGKILL" else ""
+    return f"the process was killed by {name}{hint}{tail}"

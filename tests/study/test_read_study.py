@@ -1,0 +1,133 @@
+"""Study files: what they come to, and everything that is wrong with one at once."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from interlock.core.errors import ConfigError
+from interlock.core.registry import load_registry
+from interlock.study.read_study import EXAMPLE, read_study
+from interlock.study.spec import Metric
+
+FIXED = "base: [executor=fixed]\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(dedent(text))
+    return path
+
+
+def problems_of(folder: Path, text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read_study(write(folder, text), load_registry(), overrides)
+    return [problem.removeprefix(f"{folder / 'mine.yaml'}: ") for problem in caught.value.problems]
+
+
+def test_the_example_of_the_help_is_a_study(tmp_path):
+    study = read_study(write(tmp_path, EXAMPLE), load_registry())
+    assert study.name == "cache_and_drafter"
+    assert study.factor("spec").level("eagle").overrides == ("spec=eagle", "spec.num_drafts=3")
+    assert study.metrics == (
+        Metric("mean_ttft_ms", "lower", "ratio"),
+        Metric("output_throughput", "higher", "ratio"),
+    )
+
+
+def test_a_list_of_choices_and_words_that_yaml_would_take_for_truth_values(tmp_path):
+    text = FIXED + "factors: {cache: [none, radix], on: {no: [], yes: seed_note=1}}"
+    found = problems_of(tmp_path, text)
+    assert [p.split(":")[0] for p in found] == ["factors.on.yes"]
+    study = read_study(write(tmp_path, text.replace("seed_note=1", "spec=ngram")), load_registry())
+    assert [level.name for level in study.factor("on").levels] == ["no", "yes"]
+    assert study.factor("cache").level("radix").overrides == ("cache=radix",)
+    assert (study.name, study.design, study.repeats) == ("mine", "full_factorial", 3)
+
+
+def test_the_baseline_comes_first(tmp_path):
+    text = FIXED + "factors: {cache: [none, radix, block_hash]}\nbaseline: {cache: radix}"
+    study = read_study(write(tmp_path, text), load_registry())
+    assert [level.name for level in study.factors[0].levels] == ["radix", "none", "block_hash"]
+
+
+def test_every_mistake_of_a_file_is_said_at_once(tmp_path):
+    found = problems_of(
+        tmp_path,
+        """
+        fators: {}
+        base: [seed=4]
+        factors:
+          cache: {none: [cache=none], radix: {overides: [cache=radix]}}
+          spec: [none]
+        baseline: {cache: nonne}
+        design: pairwize
+        repeats: many
+        confidence: 2
+        metrics: [{key: mean_ttft_ms, better: bigger}]
+        """,
+    )
+    for part in (
+        "no key of a study named 'fators'; did you mean 'factors'?",
+        "no key of a level named 'overides'; did you mean 'overrides'?",
+        "factors.spec: 1 level; what does not vary belongs in base",
+        "baseline: no level of cache named 'nonne'; did you mean 'none'?",
+        "no design named 'pairwize'; did you mean 'pairwise'?",
+        "repeats='many' is not a whole number from 1 on",
+        "confidence='2' is not from 0.5 to below 1",
+        "metrics: mean_ttft_ms: better is lower or higher",
+        "base: seed=4: each repeat has a seed of its own; the study's is `seed: N`",
+    ):
+        assert any(part in problem for problem in found), (part, found)
+
+
+def test_levels_that_name_what_is_not_there_are_problems_of_the_file(tmp_path):
+    found = problems_of(
+        tmp_path,
+        """
+        base: [executor=fixed, cache.pages=4]
+        factors:
+          cache: [none, radx]
+          spec: {none: [spec=none], eagle: [spec=eagle, spec.dept=5]}
+        """,
+    )
+    assert any(p.startswith("factors.cache.radx: no cache named 'radx'; did you") for p in found)
+    assert any(p.startswith("factors.spec.eagle: no option of spec=eagle named") for p in found)
+    assert any(p.startswith("base: no ") and "'pages'" in p for p in found)
+
+
+def test_an_option_that_only_some_cells_lack_is_left_to_those_cells(tmp_path):
+    text = """
+        base: [executor=fixed]
+        factors:
+          spec: [none, ngram]
+          drafts: {"3": [spec.num_drafts=3], "5": [spec.num_drafts=5]}
+        """
+    assert read_study(write(tmp_path, text), load_registry()).factors[1].levels[1].name == "5"
+
+
+def test_overrides_of_the_command_line_join_the_base_or_change_the_file(tmp_path):
+    path = write(tmp_path, FIXED + "factors: {cache: [none, radix]}")
+    more = ("cache.page_size=32", "study.repeats=7", "study.metrics=[mean_itl_ms]")
+    study = read_study(path, load_registry(), more)
+    assert study.base == ("executor=fixed", "cache.page_size=32")
+    assert (study.repeats, study.metrics[0].key) == (7, "mean_itl_ms")
+
+
+def test_an_override_that_a_level_would_undo_is_refused(tmp_path):
+    text = FIXED + "factors: {cache: [none, radix]}"
+    assert (
+        "cache=radix is undone by factors.cache.none, which sets cache=none"
+        in (problems_of(tmp_path, text, "cache=radix")[0])
+    )
+    assert problems_of(tmp_path, text, "study.repeat=2")[0].startswith("study.repeat=2: no key")
+
+
+def test_what_is_no_yaml_or_stands_twice_names_the_line(tmp_path):
+    assert "not YAML" in problems_of(tmp_path, "factors: [")[0]
+    doubled = "factors: {cache: [none, radix]}\nrepeats: 2\nrepeats: 3\n"
+    assert problems_of(tmp_path, FIXED + doubled) == [
+        f"{tmp_path / 'mine.yaml'}, line 4: 'repeats' stands here a second time"
+    ]
+    with pytest.raises(ConfigError, match="No such file"):
+        read_study(tmp_path / "none.yaml", load_registry())
