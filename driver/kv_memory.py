@@ -18,11 +18,14 @@ from interlock.core.request import RequestId
 
 MOST_SAMPLES = 2048
 """Beyond, every second one is dropped and steps are sampled half as often."""
+MOST_POINTS = 200
+"""Of the timeline in a summary."""
 
 
 class _Sample(NamedTuple):
     """After one step: of each running request, and of the pool in pages."""
 
+    now_s: float
     ids: Ints
     tokens: Ints
     slots: Ints
@@ -69,6 +72,7 @@ class KVMemory:
         pages, free = int(counts.sum()), pool.allocator.free_pages()
         grant = min(free, pool.allocator.largest_grant())
         return _Sample(
+            now_s=self._core.ledger.last_end_s,
             ids=ids,
             tokens=running.computed[rows].copy(),
             slots=owned * size,
@@ -112,6 +116,17 @@ class KVMemory:
             **{name: slots / total for name, slots in shares.items()},
             "waste": 1 - tokens / at_work if at_work else None,
             "pages_per_run": sum(one.pages for one in samples) / runs if runs else None,
+            "timeline": self._timeline(),
+        }
+
+    def _timeline(self) -> dict[str, list[float]]:
+        """Shares of pages that requests hold, and that wait cached, over the run's clock."""
+        kept = self._samples[:: -(-len(self._samples) // MOST_POINTS)]
+        pages = self._core.cache.pools[0].num_pages
+        return {
+            "now_s": [one.now_s for one in kept],
+            "held": [round(1 - (one.free + one.cached) / pages, 4) for one in kept],
+            "cached": [round(one.cached / pages, 4) for one in kept],
         }
 
     def _end(self, id: int) -> int:

@@ -43,7 +43,7 @@ def printable(text: str) -> str:
     Line breaks and tabs become spaces; other control characters, halves of surrogate pairs and
     marks of direction are shown as escapes.
     """
-    return "".join(_shown(character) for character in text).strip()
+    return "".join(map(_shown, text))
 
 
 def _shown(character: str) -> str:

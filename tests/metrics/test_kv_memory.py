@@ -80,6 +80,18 @@ def test_a_buddy_keeps_the_pages_of_requests_that_grow_side_by_side_together():
     assert long > short > 0
 
 
+def test_the_timeline_says_what_requests_hold_and_what_waits_cached_over_time():
+    client, memory = watched(index="radix")
+    client.submit(asking(0, 5, 8))
+    client.finish()
+    kept = memory.summary()["timeline"]
+    assert kept["now_s"] == sorted(kept["now_s"])
+    assert kept["held"][:7] == [2 / 8] * 4 + [3 / 8] * 3
+    both = zip(kept["held"], kept["cached"], strict=True)
+    assert all(held + cached <= 1 for held, cached in both)
+    assert kept["held"][-1] == 0 < kept["cached"][-1]
+
+
 def test_long_runs_are_sampled_less_often():
     client, memory = watched(num_pages=2)
     for _ in range(2 * MOST_SAMPLES + 10):

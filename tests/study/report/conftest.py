@@ -178,7 +178,8 @@ def write_runs(results, root, cells=None):
             lines.append(
                 {"index": index, "status": "finished", "arrival_s": arrival, "dropped": False,
                  "chunk_times_s": times.tolist(), "chunk_sizes": [1] * 16, "num_prompt_tokens": 64,
-                 "cached_tokens": 16, "admitted_s": arrival, "finished_s": float(times[-1])}
+                 "cached_tokens": 16, "admitted_s": arrival,
+                 "first_token_s": float(first), "finished_s": float(times[-1])}
             )  # fmt: skip
         for step in range(60):
             rows = [[i, 48 if step == i * 4 else 1 + drafts, 0 if step == i * 4 else drafts]
@@ -186,11 +187,15 @@ def write_runs(results, root, cells=None):
             steps.append({"step": step, "now_s": now, "end_s": now + 0.01, "rows": rows})
             now += 0.01
         rates = [0.8, 0.6, 0.4] if drafts else []
-        summary = {"spec_decode_per_position_acceptance_rates": rates}
+        held = {"now_s": [0.01 * i for i in range(60)], "held": [i / 100 for i in range(60)]}
+        summary = {
+            "spec_decode_per_position_acceptance_rates": rates,
+            "kv_memory": {"timeline": held},
+        }
         (place / "requests.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         (place / "steps.jsonl").write_text("".join(json.dumps(x) + "\n" for x in steps))
         (place / "summary.json").write_text(json.dumps(summary))
-        (place / "run.json").write_text("{}")
+        (place / "run.json").write_text('{"config": {}}')
     return replace(results, run_folder=folder)
 
 
@@ -217,6 +222,16 @@ def many():
             "order": ["fcfs", "shortest", "priority", "fair"],
         }
     )
+
+
+@pytest.fixture(scope="session")
+def small_with_runs(small, tmp_path_factory):
+    return write_runs(small, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def many_with_runs(many, tmp_path_factory):
+    return write_runs(many, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,122 @@
+"""What plots need from the folders of runs: latencies, work of steps, occupancy, acceptance."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from interlock.core.errors import RunFolderError
+from interlock.core.request import RequestRecord
+from interlock.driver.latency import Floats, latencies, pooled
+from interlock.driver.run_folder import SUMMARY, read_requests, read_run
+
+KINDS = ("prefill", "decode", "verify")
+MOST_POINTS = 160
+"""Of a timeline or a distribution: more cannot be seen."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Steps in order; times in seconds on the run's clock."""
+
+    end_s: Floats
+    tokens: dict[str, Floats]
+    """Of each of `KINDS`, tokens a step."""
+
+
+def latencies_ms(folders: Iterable[Path]) -> dict[str, Floats]:
+    """Of all completed requests: ttft, tpot, itl and e2el, milliseconds, sorted.
+
+    Folders that cannot be read, or have no requests, add nothing.
+    """
+    found: dict[str, list[Floats]] = {"ttft": [], "tpot": [], "itl": [], "e2el": []}
+    for line in (line for folder in folders for line in _requests(folder)):
+        if line.get("status") != "finished" or line.get("dropped") or "chunk_times_s" not in line:
+            continue
+        record = RequestRecord(
+            index=line["index"],
+            arrival_s=line["arrival_s"],
+            finished_s=line["finished_s"],
+            chunk_times_s=line["chunk_times_s"],
+            chunk_sizes=line["chunk_sizes"],
+        )
+        one = latencies(record)
+        for key, value in (("ttft", one.ttft_s), ("tpot", one.tpot_s), ("e2el", one.e2el_s)):
+            if value is not None:
+                found[key].append(np.array([value]))
+        found["itl"].append(one.itl_s)
+    return {key: np.sort(pooled(parts)) * 1e3 for key, parts in found.items()}
+
+
+def timeline(folder: Path) -> Timeline | None:
+    """What the steps of a run computed; None where it has no readable steps.
+
+    Tokens of a row with candidates are verified; a row of one token, once its request has given
+    one, decodes; all else computes prompts, or again what was preempted.
+    """
+    try:
+        steps = read_run(folder).steps
+    except RunFolderError:
+        return None
+    if not steps:
+        return None
+    first = {line.get("index"): line.get("first_token_s") for line in _requests(folder)}
+    tokens = {kind: np.zeros(len(steps)) for kind in KINDS}
+    for place, step in enumerate(steps):
+        for index, number, drafts in step.rows:
+            begun = first.get(index)
+            if number > 1 + drafts or (begun is not None and step.end_s <= begun):
+                kind = "prefill"
+            else:
+                kind = "verify" if drafts else "decode"
+            tokens[kind][place] += number
+    return Timeline(np.array([step.end_s for step in steps]), tokens)
+
+
+def occupancy(folder: Path) -> tuple[Floats, Floats] | None:
+    """Seconds, and the share of the cache's pages that requests hold; None without a record."""
+    kept = (_summary(folder).get("kv_memory") or {}).get("timeline") or {}
+    if not kept.get("now_s"):
+        return None
+    return np.array(kept["now_s"], dtype=np.float64), np.array(kept["held"], dtype=np.float64)
+
+
+def acceptance(folders: Iterable[Path]) -> list[float]:
+    """The share of rounds that accepted the candidate at each position, a mean over runs."""
+    key = "spec_decode_per_position_acceptance_rates"
+    rows = [row for row in (_summary(folder).get(key) for folder in folders) if row]
+    longest = max(map(len, rows), default=0)
+    return [
+        float(np.mean([(row[place] or 0.0) if place < len(row) else 0.0 for row in rows]))
+        for place in range(longest)
+    ]
+
+
+def binned(end_s: Floats, values: Floats, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
+    """Means over at most `most` equal spans of time, and their ends; empty spans are left out."""
+    if len(end_s) <= most:
+        return end_s, values
+    edges = np.linspace(end_s[0], end_s[-1], most + 1)[1:-1]
+    at = np.searchsorted(edges, end_s)
+    count = np.bincount(at, minlength=most)
+    kept = count > 0
+    sums, times = np.bincount(at, values, most), np.bincount(at, end_s, most)
+    return times[kept] / count[kept], sums[kept] / count[kept]
+
+
+def _requests(folder: Path) -> list[dict[str, Any]]:
+    try:
+        return read_requests(folder)
+    except RunFolderError:
+        return []
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
