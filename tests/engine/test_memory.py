@@ -145,3 +145,25 @@ def test_rotary_tables_are_no_longer_than_a_request_can_be(model_of):
         assert {len(cos_PR) for cos_PR, _ in tables.values()} == {positions}
     request = asking(0, 9, 31)
     assert outputs(serve(short, request)) == outputs(serve(whole, request))
+
+
+@pytest.mark.parametrize("cache", [{"index": "none"}, {"index": "radix"}, {"allocator": "buddy"}])
+@pytest.mark.parametrize("spec", ["none", "eagle"])
+def test_an_end_seen_while_another_step_is_in_flight_returns_every_slot_once(model_of, cache, spec):
+    """One short prompt a hundred times, ended by its stop token: whole whenever idle."""
+    model, prompt = model_of(), asking(0, 6).prompt_token_ids
+    right = solo(model, [asking(0, prompt, 6, ignore_eos=True)])[0]
+    stop = {"ignore_eos": True, "stop_token_ids": (right[3],)}
+    end = right.index(right[3]) + 1
+    engine = build(model, num_pages=12, budget_tokens=8, spec=spec, **cache)
+    client, pool = Client(overlapping(engine)), engine.core.cache.pools[0]
+    for round_ in range(20):
+        client.submit(*(asking(5 * round_ + i, prompt, 6, **stop) for i in range(5)))
+        while client.engine.has_work:
+            client.step()
+        assert pool.allocator.free_pages() + pool.cached == pool.num_pages
+        assert pool.held == 0
+    records = client.finish()
+    assert len(records) == 100
+    assert {tuple(record.output_token_ids) for record in records.values()} == {tuple(right[:end])}
+    assert {record.finish_reason for record in records.values()} == {FinishReason.STOP}

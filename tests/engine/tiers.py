@@ -1,5 +1,9 @@
 """Engines with a tier that tests can look into, and requests run alone."""
 
+import threading
+
+import numpy as np
+
 from interlock.core.assemble import assemble
 from interlock.core.registry import load_registry
 from interlock.core.request import SamplingParams
@@ -20,6 +24,10 @@ def tiny(directory, kind, seed=0):
 
 def tokens(count, salt=0):
     return tuple(2 + (salt * 31 + i * i * 7 + i * salt) % 60 for i in range(count))
+
+
+PROMPTS = [tokens(29, salt) for salt in range(5)]
+KINDS = ("gqa", "mla_moe", "hybrid", "sinks")
 
 
 def base(model, *more):
@@ -75,3 +83,21 @@ def assert_nothing_held(engine):
     for pool in engine.core.cache.pools:
         assert pool.held == pool.in_transit == pool.moving == 0
         assert pool.allocator.free_pages() + pool.cached == pool.num_pages
+
+
+def one_by_one(engine, prompts):
+    return [serve(engine, [prompt])[0] for prompt in prompts]
+
+
+def gated_reads(store):
+    """Reads wait for this event."""
+    gate = threading.Event()
+    store.delay = lambda what, _key: gate.wait(100) if what == "read" else None
+    return gate
+
+
+def stored_pages(engine):
+    """(key, page) of every indexed page whose content a tier has."""
+    tiers = engine.core.cache.tiers
+    kept = np.flatnonzero(engine.core.cache.pools[0].kept & tiers._saved)
+    return [(tiers._keys[page], int(page)) for page in kept]
