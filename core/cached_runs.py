@@ -43,8 +43,8 @@ class CachedRuns:
         self._pool = pool
         self._counters = counters
         self._candidates: set[int] = set()
-        if policy.wants_identity:
-            index.keep_keys()
+        if policy.wants_identity and not index.keep_keys():
+            raise ContractError(f"{type(index).__name__} keeps no keys of pages, which it promised")
         self.leaving: Callable[[Pages], None] | None = None
         """Told of pages that are being evicted, while they still have their rows."""
         self.watches: list[CacheWatch] = []

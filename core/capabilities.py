@@ -90,6 +90,12 @@ class KeepsPages(Capability):
 
 
 @dataclass(frozen=True)
+class KnowsContent(Capability):
+    """An index keeps a key of every page (`PrefixIndex.keep_keys`), by which content that was
+    evicted is known when it comes back."""
+
+
+@dataclass(frozen=True)
 class MovesPages(Capability):
     """Pages are copied to and from stores beside the steps, with their bytes."""
 

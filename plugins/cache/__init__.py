@@ -8,6 +8,7 @@ from interlock.core.capabilities import (
     Capability,
     Composition,
     KeepsPages,
+    KnowsContent,
     Requirement,
     SharesPages,
     needs,
@@ -83,7 +84,7 @@ def _shares_pages(_config: Any, _model: ModelDescription | None) -> Iterable[Cap
 
 
 def _keeps_pages(_config: Any, _model: ModelDescription | None) -> Iterable[Capability]:
-    return (KeepsPages(),)
+    return KeepsPages(), KnowsContent()
 
 
 def _shared_pages_needed(config: Any, _model: ModelDescription | None) -> Iterable[Requirement]:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from interlock.conf.decode import decode
-from interlock.core.capabilities import Composition, KeepsPages, SharesPages
+from interlock.core.capabilities import Composition, KeepsPages, KnowsContent, SharesPages
 from interlock.core.component import BuildContext, Component
 from interlock.core.model import ModelDescription
 from interlock.plugins.cache import components
@@ -54,7 +54,7 @@ def test_component_is_built_from_its_default_config(component: Component) -> Non
 @pytest.mark.parametrize("name", ["block_hash", "radix"])
 def test_index_that_keeps_pages_needs_pages_that_can_be_shared(name: str) -> None:
     component = COMPONENTS["cache/index", name]
-    assert provided(component) == {KeepsPages()}
+    assert provided(component) == {KeepsPages(), KnowsContent()}
     assert reasons(component, SharesPages()) == []
     (reason,) = reasons(component)
     assert reason.startswith(f"cache/index={name} keeps pages for later requests, which needs")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from interlock.core.capabilities import Requirement
+from interlock.core.capabilities import Composition, KeepsPages, KnowsContent, Requirement
 from interlock.core.component import Component
 from interlock.core.options import option
 
@@ -125,20 +125,42 @@ class BeladyConfig:
     path: str = option("", "what cache/eviction=lru cache.eviction.record=FILE wrote")
 
 
-def belady_requirements(config: BeladyConfig, _model: Any) -> Iterable[Requirement]:
+def content_known(config: Any, _model: Any) -> Iterable[Requirement]:
+    """That content which was evicted is known when it comes back, where any is kept."""
+    why = (
+        f"cache/eviction={config.name} remembers what it evicted, and the chosen cache/index keeps "
+        "no keys of pages by which that is known when it comes back (it provides no KnowsContent)"
+    )
+
+    def requirement(composition: Composition) -> str | None:
+        known = composition.has(KnowsContent()) or not composition.has(KeepsPages())
+        return None if known else why
+
+    return (requirement,)
+
+
+def _recording_requirements(config: LRUConfig, model: Any) -> Iterable[Requirement]:
+    return content_known(config, model) if config.record else ()
+
+
+def belady_requirements(config: BeladyConfig, model: Any) -> Iterable[Requirement]:
     """That a recorded run is named."""
+    yield from content_known(config, model)
     why = (
         "cache/eviction=belady needs cache.eviction.path: what a run of the same workload with "
         "cache/eviction=lru cache.eviction.record=FILE wrote"
     )
-    return (lambda _composition: None if config.path else why,)
+    yield lambda _composition: None if config.path else why
 
 
 def components() -> list[Component]:
     """Every built-in choice of cache/eviction."""
     seam, here = "cache/eviction", "interlock.plugins.cache.eviction"
     return [
-        Component(seam, "lru", LRUConfig, f"{here}.lru:build", "least recently used first"),
+        Component(
+            seam, "lru", LRUConfig, f"{here}.lru:build", "least recently used first",
+            requires=_recording_requirements,
+        ),
         Component(seam, "fifo", FIFOConfig, f"{here}.fifo:build", "oldest first"),
         Component(seam, "lfu", LFUConfig, f"{here}.lfu:build", "least often used first"),
         Component(
@@ -148,13 +170,15 @@ def components() -> list[Component]:
         Component(
             seam, "s3fifo", S3FIFOConfig, f"{here}.s3fifo:build",
             "oldest first, in a small queue for what is new and one for what was used again",
+            requires=content_known,
         ),
         Component(
-            seam, "lruk", LRUKConfig, f"{here}.lruk:build", "by the last use but one (or more)"
+            seam, "lruk", LRUKConfig, f"{here}.lruk:build", "by the last use but one (or more)",
+            requires=content_known,
         ),
         Component(
             seam, "arc", ARCConfig, f"{here}.arc:build",
-            "recency and frequency, balanced by what came back too late",
+            "recency and frequency, balanced by what came back too late", requires=content_known,
         ),
         Component(
             seam, "cost_aware", CostAwareConfig, f"{here}.cost_aware:build",
