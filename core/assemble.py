@@ -286,5 +286,6 @@ class _Builder(Rank):
             unsupported=unsupported,
             codec=self.context.codec,
             structured=structured,
+            searches=self.registry.searches,
             limited_by=model.limited_by if self.max_len == model.max_positions else "",
         )

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from interlock.core.batch import NO_DRAFT, Ints, StepPlan, StepResult
-from interlock.core.beams import BeamGroup
 from interlock.core.bookkeeping import book_drafts, book_prompt, book_rows, outcome
 from interlock.core.draft_rules import DraftRules
 from interlock.core.errors import RequestError
@@ -32,6 +31,7 @@ from interlock.core.request import (
     Status,
 )
 from interlock.core.samples import SampleGroup, with_laws
+from interlock.core.search import SampleSearch
 from interlock.core.step_plan import check_answers, check_result, make_batch, make_plan
 from interlock.core.step_rows import PlannedRows
 from interlock.core.streams import sample_seed
@@ -60,7 +60,7 @@ class EngineCore:
         self._groups: dict[RequestId, SampleGroup] = {}
         self._num_lives = 0
         self._held: list[SampleGroup] = []
-        self._searching: dict[RequestId, BeamGroup] = {}
+        self._searching: dict[RequestId, SampleSearch] = {}
         self._may_end = np.zeros(intake.vocab_size, dtype=np.bool_)
         """Tokens that end some request."""
         self._flights: deque[tuple[StepPlan, PlannedRows]] = deque()
@@ -84,18 +84,17 @@ class EngineCore:
         try:
             max_length = self.intake.check(request, self.cache)
             edits = [self.intake.edits(request) for _ in range(request.sampling.samples)]
-            search = self.intake.search(request, max_length)
+            group = self.intake.group(request_id, request, max_length)
         except RequestError as error:
             record = _record(request, seed, 0)
             _close(record, Status.FAILED, FinishReason.ERROR, None, str(error))
             self._outputs.append(RequestOutput(request_id, request.index, (), record))
             return
-        group = SampleGroup(request_id, request.sampling)
-        if search is not None:
-            group = BeamGroup(request_id, request.sampling, search=search)
-            self._searching[request_id] = group
         self._groups[request_id] = group
-        request = with_laws(request, search.looked_at if search else None)
+        looked_at = None
+        if isinstance(group, SampleSearch):
+            self._searching[request_id], looked_at = group, group.looked_at
+        request = with_laws(request, looked_at)
         keys = self.cache.page_size, self.drafts.lookback_tokens
         for sample in range(request.sampling.samples):
             record = _record(request, sample_seed(seed, sample), sample)
@@ -120,14 +119,12 @@ class EngineCore:
             self._may_end[[id for id in live.stop_ids if id < self.intake.vocab_size]] = True
         first, *others = group.lives
         self.queues.enqueue(first)
-        if search is not None:
-            self._searching[request_id].running = [first]
-        elif self.cache.shares_pages and others:
+        if self.cache.shares_pages and others and not group.searches:
             group.held = others
             self._held.append(group)
-        else:
-            for live in others:
-                self.queues.enqueue(live)
+            others = []
+        for live in others if not group.searches else ():
+            self.queues.enqueue(live)
 
     def abort(self, request_id: RequestId, now_s: float) -> None:
         """End a request now, all its samples: no token of it is given out any more.
@@ -310,20 +307,19 @@ class EngineCore:
     def _search(
         self, rows: PlannedRows, result: StepResult, counted: Flags, passes: Flags, now_s: float
     ) -> None:  # fmt: skip
-        """Let the searches go on whose beams have all been computed."""
+        """Tell searches what was computed for them; they say who goes on."""
         for r in np.flatnonzero(counted & rows.samples).tolist():
             live = rows.roster.lives[r]
             group = self._searching.get(live.group.id)
-            if group is None or not group.learn(live, result.logprobs.get(r, ()), bool(passes[r])):
+            if group is None:
                 continue
-            if group.advance(self.queues, now_s):
-                for one, reason in group.settle():
-                    self._end(one, Status.FINISHED, reason, now_s)
-                self.num_emitted += sum(
-                    len(one.record.output_token_ids)
-                    for one in group.lives
-                    if not one.record.dropped
-                )
+            live.record.target_passes += bool(passes[r])
+            live.record.pass_tokens += bool(passes[r])
+            ended = group.learn(live, result.logprobs.get(r, ()), self.queues, now_s)
+            for one, reason in ended:
+                self._end(one, Status.FINISHED, reason, now_s)
+            outputs = (one.record.output_token_ids for one, _ in ended if not one.record.dropped)
+            self.num_emitted += sum(map(len, outputs))
 
     def _index(self, rows: PlannedRows, counted: Flags, now_s: float) -> None:
         """Make the pages visible that are full now."""

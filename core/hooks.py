@@ -17,6 +17,7 @@ from interlock.core.text import CodecReader
 
 if TYPE_CHECKING:
     from interlock.core.batch import StepPlan, StepResult
+    from interlock.core.search import SearchOf
 
 __all__ = ["CONTRACT", "PROJECT", "StepObserver", "check_contract", "hookimpl", "hookspec"]
 
@@ -47,6 +48,11 @@ def interlock_model_formats() -> list[ModelFormat]:  # type: ignore[empty-body] 
 @hookspec
 def interlock_codec_readers() -> list[CodecReader]:  # type: ignore[empty-body]  # a specification
     """Ways to read a model's tokenizer; the first that finds one is used."""
+
+
+@hookspec
+def interlock_searches() -> list["SearchOf"]:  # type: ignore[empty-body]  # a specification
+    """Ways to search over a request's outputs; the first that one asks for is used."""
 
 
 @hookspec

@@ -1,22 +1,23 @@
 """What is checked when a request is submitted; one capacity rule shared with the scheduler."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from interlock.core.adapters import AdapterSet
-from interlock.core.beam_search import BeamSearch
 from interlock.core.capabilities import EditsLogits, Feature, FollowsGrammars, MakesText
 from interlock.core.errors import RequestError, shown
 from interlock.core.kv_cache import KVCache
 from interlock.core.logit_edits import LogitEdits
-from interlock.core.request import HashedPrompt, Request, refuse
+from interlock.core.request import HashedPrompt, Request, RequestId, refuse
 from interlock.core.request_features import asked
 from interlock.core.retention import problems_of
+from interlock.core.samples import SampleGroup
 from interlock.core.sampling_params import GRAMMARS, MOST, MOST_WHOLE, SamplingParams
+from interlock.core.search import SearchOf
 from interlock.core.stop_text import OutputText
 from interlock.core.structured import Matcher, StructuredOutput
 from interlock.core.text import TextCodec
@@ -39,6 +40,7 @@ class Intake:
     """What this composition cannot do for a request, with the reason."""
     codec: TextCodec | None = None
     structured: StructuredOutput | None = None
+    searches: Sequence[SearchOf] = ()
     limited_by: str = ""
     """Why the model takes no longer requests, where that is a special reason."""
 
@@ -124,24 +126,25 @@ class Intake:
         stream = codec.detokenizer(request.prompt_token_ids)
         return OutputText(stream, wanted.stop, wanted.include_stop, opening, wanted.min_tokens)
 
-    def search(self, request: Request, max_length: int) -> BeamSearch | None:
-        """The beam search that a request asks for, up to a length of prompt and output.
+    def group(self, id: RequestId, request: Request, max_length: int) -> SampleGroup:
+        """The samples of a request, none of them made yet; those of a search where it asks for one.
 
         Raises:
-            RequestError: the vocabulary has too few tokens for so many beams.
+            RequestError: nobody searches so, or the vocabulary has too few tokens for it.
         """
-        params = request.sampling
-        if params.beam_width == 1:
-            return None
-        stop_ids = self.stop_ids(request)
-        search = BeamSearch(params, stop_ids, max_length - request.num_prompt_tokens)
-        if search.looked_at > self.vocab_size:
+        params, ends = request.sampling, self.stop_ids(request)
+        tokens = max_length - request.num_prompt_tokens
+        found = (search(id, params, ends, tokens) for search in self.searches)
+        group = next((group for group in found if group is not None), None)
+        if group is None and params.beam_width > 1:
+            raise refuse(request, f"no plugin searches with beam_width={params.beam_width}")
+        if group is not None and group.looked_at > self.vocab_size:
             raise refuse(
                 request,
-                f"beam_width={params.beam_width} ranks {search.looked_at} tokens after a beam "
-                f"({len(stop_ids)} may end the output); the vocabulary has {self.vocab_size}",
+                f"beam_width={params.beam_width} ranks {group.looked_at} tokens after a beam "
+                f"({len(ends)} may end the output); the vocabulary has {self.vocab_size}",
             )
-        return search
+        return group or SampleGroup(id, params)
 
     def edits(self, request: Request) -> LogitEdits | None:
         """What changes the request's logits; None if nothing does. RequestError: it cannot."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -18,6 +18,9 @@ from interlock.core.model_files import ModelFormat
 from interlock.core.seams import SEAMS, children_of
 from interlock.core.settings import AUTO
 from interlock.core.text import CodecReader
+
+if TYPE_CHECKING:
+    from interlock.core.search import SearchOf
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Contribution:
     families: list[ModelFamily] = field(default_factory=list)
     formats: list[ModelFormat] = field(default_factory=list)
     codecs: list[CodecReader] = field(default_factory=list)
+    searches: "list[SearchOf]" = field(default_factory=list)
     config_dirs: list[str] = field(default_factory=list)
     observers: list[hooks.StepObserver] = field(default_factory=list)
 
@@ -100,6 +104,7 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
         (manager.hook.interlock_model_families, contribution.families),
         (manager.hook.interlock_model_formats, contribution.formats),
         (manager.hook.interlock_codec_readers, contribution.codecs),
+        (manager.hook.interlock_searches, contribution.searches),
         (manager.hook.interlock_config_dirs, contribution.config_dirs),
         (manager.hook.interlock_step_observers, contribution.observers),
     ]
@@ -118,6 +123,7 @@ def _check(contribution: Contribution) -> None:
         ("model_families", contribution.families, ModelFamily, "ModelFamily"),
         ("model_formats", contribution.formats, ModelFormat, "ModelFormat"),
         ("codec_readers", contribution.codecs, Callable, "function"),
+        ("searches", contribution.searches, Callable, "function"),
         ("config_dirs", contribution.config_dirs, str, "text"),
     ]
     for hook, items, kind, called in kinds:

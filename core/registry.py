@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from interlock.core.closest import unknown_name
 from interlock.core.component import BuildContext, Component
@@ -23,6 +23,9 @@ from interlock.core.plugin_loading import (
 from interlock.core.seams import SEAMS
 from interlock.core.settings import AUTO
 from interlock.core.text import CodecReader, TextCodec
+
+if TYPE_CHECKING:
+    from interlock.core.search import SearchOf
 
 logger = logging.getLogger(PROJECT)
 
@@ -72,6 +75,7 @@ class Registry:
     families: dict[str, ModelFamily] = field(default_factory=dict)
     formats: dict[str, ModelFormat] = field(default_factory=dict)
     codecs: list[CodecReader] = field(default_factory=list)
+    searches: "list[SearchOf]" = field(default_factory=list)
     config_dirs: list[str] = field(default_factory=list)
     observers: list[StepObserver] = field(default_factory=list)
     broken: list[BrokenPlugin] = field(default_factory=list)
@@ -125,6 +129,7 @@ class Registry:
             self._claim("model format", form.name, " ", origin)
             self.formats[form.name] = form
         self.codecs += contribution.codecs
+        self.searches += contribution.searches
         self.config_dirs += contribution.config_dirs
         self.observers += contribution.observers
 

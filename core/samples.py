@@ -1,6 +1,6 @@
 """The samples of one request: what they share, who starts when, and which are given out.
 
-The beams of a beam search are such samples as well (core/beams.py).
+The outputs of a search are such samples as well (core/search.py).
 
 Sample 0 computes the prompt; the others wait for it, then fork its pages: references to the full
 ones, a copy of the one that is partly filled, and their own computation of the prompt's last token.

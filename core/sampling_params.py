@@ -50,10 +50,10 @@ class SamplingParams:
     derives one from the run's seed and the request's index. `n` samples are given out; each draws
     from a stream of its own (`sample_seed` in core/streams.py). With `best_of` above n that many
     run, and those n whose tokens have the highest mean log-probability (raw law) are given out when
-    all have ended. With `beam_width` above 1 the outputs are those of a beam search
-    (core/beam_search.py), best first; the last two fields of its three mean what they mean in
-    transformers. `logit_bias` may be given as a mapping; it is kept as pairs (token id, bias). At
-    most one of json_schema (a mapping becomes text), regex and grammar is given.
+    all have ended. With `beam_width` above 1 the outputs are those of a beam search, best first;
+    the last two fields of its three mean what they mean in transformers. `logit_bias` may be given
+    as a mapping; it is kept as pairs (token id, bias). At most one of json_schema (a mapping
+    becomes text), regex and grammar is given.
     """
 
     temperature: float = option(0.0, "0: the most likely token")

@@ -1,5 +1,7 @@
 """The built-in plugin: the components and model families of every group."""
 
+from typing import TYPE_CHECKING
+
 from interlock.core.component import Component
 from interlock.core.hooks import hookimpl
 from interlock.core.model import ModelFamily
@@ -13,9 +15,13 @@ from interlock.plugins import (
     models,
     parallel,
     scheduler,
+    search,
     speculative,
     structured,
 )
+
+if TYPE_CHECKING:
+    from interlock.core.search import SearchOf
 
 INTERLOCK_CONTRACT = 1
 
@@ -44,3 +50,9 @@ def interlock_model_formats() -> list[ModelFormat]:
 def interlock_codec_readers() -> list[CodecReader]:
     """Every built-in way to read a model's tokenizer."""
     return models.codec_readers()
+
+
+@hookimpl
+def interlock_searches() -> "list[SearchOf]":
+    """Every built-in search over a request's outputs."""
+    return search.searches()

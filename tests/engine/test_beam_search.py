@@ -1,5 +1,6 @@
 """Beam search: transformers' outputs, scores and order, over pages that beams share."""
 
+import dataclasses
 import itertools
 import warnings
 
@@ -8,10 +9,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlock.core.beam_search import BeamSearch
+from interlock.core.registry import load_registry
 from interlock.core.request import FinishReason, SamplingParams, Status, TokenLogprobs
 from interlock.plugins.executor import GraphConfig
 from interlock.plugins.scheduler import PrefillFirstConfig, WhenItFitsConfig
+from interlock.plugins.search.beam_search import BeamSearch
 from interlock.plugins.speculative import NgramConfig
 from tests.engine.serving import Client, asking, build, overlapping, serve, tokens
 from tests.models.oracle import Oracle, write_oracle
@@ -256,6 +258,14 @@ def test_what_a_search_cannot_follow_is_refused_with_the_reason(oracle_of, sampl
     records = serve(engine, asking(0, 9, 4, **{"beam_width": 4} | sampling), asking(1, 9, 4))
     assert records[0].status is Status.FAILED
     assert reason in records[0].error
+    assert records[1].status is Status.FINISHED
+
+
+def test_beams_that_no_installed_plugin_searches_are_refused(oracle_of):
+    without = dataclasses.replace(load_registry(), searches=[])
+    engine = build(oracle_of("llama_gqa").directory, without)
+    records = serve(engine, asking(0, 9, 4, beam_width=2), asking(1, 9, 4))
+    assert records[0].error == "request 0: no plugin searches with beam_width=2"
     assert records[1].status is Status.FINISHED
 
 

@@ -8,38 +8,34 @@ own beam ended, waits like a new request, and forks the pages of who shares most
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from interlock.core.beam_search import BeamSearch
 from interlock.core.errors import ContractError
 from interlock.core.kv_cache import Holding
 from interlock.core.live import Live
 from interlock.core.queues import Queues
-from interlock.core.request import FinishReason, RequestRecord, TokenLogprobs
-from interlock.core.samples import SampleGroup
+from interlock.core.request import FinishReason, TokenLogprobs
+from interlock.core.search import SampleSearch
+from interlock.plugins.search.beam_search import BeamSearch
 
 
 @dataclass(slots=True, eq=False)
-class BeamGroup(SampleGroup):
-    """All beams of one submitted request; when the search ends, sample i is the i-th best output.
+class BeamGroup(SampleSearch):
+    """All beams of one submitted request.
 
-    `running` has the samples of `search.beams`, in their order; each forked from `origins`.
+    `running` has the samples of `search.beams`, in their order (at first: one); each forked from
+    `origins`.
     """
 
-    searches: ClassVar[bool] = True
     search: BeamSearch = field(kw_only=True)
     running: list[Live] = field(default_factory=list)
     origins: dict[Live, Live] = field(default_factory=dict)
     laws: dict[Live, TokenLogprobs] = field(default_factory=dict)
     """After the beams that rest."""
 
-    def released(self) -> list[Live]:
-        """None: a sample starts when it is given a beam."""
-        return []
-
-    def best(self, records: list[RequestRecord]) -> list[RequestRecord]:
-        """The first n: they stand in order."""
-        return records[: self.sampling.n]
+    @property
+    def looked_at(self) -> int:
+        """See SampleSearch."""
+        return self.search.looked_at
 
     def sources(self, live: Live) -> Iterator[tuple[Holding, int]]:
         """See SampleGroup: the beam it continues, if that still has all, else who has most."""
@@ -56,21 +52,20 @@ class BeamGroup(SampleGroup):
         if best is not None:
             yield best
 
-    def learn(self, live: Live, found: tuple[TokenLogprobs, ...], is_pass: bool) -> bool:
-        """Take in the law after a beam; True when that was the last one of its round.
+    def learn(
+        self, live: Live, laws: tuple[TokenLogprobs, ...], queues: Queues, now_s: float
+    ) -> list[tuple[Live, FinishReason]]:
+        """See SampleSearch. A round is ranked when the law after its last beam is known."""
+        looked_at = self.looked_at
+        if len(laws) != 1 or len(laws[0].top) < looked_at:
+            raise ContractError(f"the executor gave {laws}, not the top {looked_at} after a beam")
+        self.running = self.running or [live]
+        self.laws[live] = laws[0]
+        if len(self.laws) < len(self.running) or not self._advance(queues, now_s):
+            return []
+        return self._settle()
 
-        Raises:
-            ContractError: fewer tokens than the search looks at.
-        """
-        looked_at = self.search.looked_at
-        if len(found) != 1 or len(found[0].top) < looked_at:
-            raise ContractError(f"the executor gave {found}, not the top {looked_at} after a beam")
-        live.record.target_passes += is_pass
-        live.record.pass_tokens += is_pass
-        self.laws[live] = found[0]
-        return len(self.laws) == len(self.running)
-
-    def advance(self, queues: Queues, now_s: float) -> bool:
+    def _advance(self, queues: Queues, now_s: float) -> bool:
         """Rank a round and hand its beams to samples; True when the search has ended instead."""
         before, laws = self.running, [self.laws[live] for live in self.running]
         self.laws.clear()
@@ -92,7 +87,7 @@ class BeamGroup(SampleGroup):
                 self.running.append(live)
         return False
 
-    def settle(self) -> list[tuple[Live, FinishReason]]:
+    def _settle(self) -> list[tuple[Live, FinishReason]]:
         """Write the finished outputs into the records of the samples; why each ended."""
         ended = []
         for live, (score, beam) in zip(self.lives, self.search.finished, strict=True):
