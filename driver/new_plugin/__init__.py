@@ -1,0 +1,1 @@
+"""`interlock new-plugin`: a complete distribution to start from."""
