@@ -24,6 +24,11 @@ __all__ = ["CONTRACT", "PROJECT", "StepObserver", "check_contract", "hookimpl", 
 PROJECT = "interlock"
 """The pluggy project and the entry-point group."""
 
+OLDEST = 1
+"""The oldest contract whose plugins are still loaded; `docs/plugins.md` has the rule."""
+CHANGES = {1: "hooks, seams and the values that cross them are fixed"}
+"""Contract -> what it changed for plugins."""
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -65,15 +70,22 @@ def interlock_step_observers() -> list[StepObserver]:  # type: ignore[empty-body
     """Callables that see every finished step. Collected once, then called directly."""
 
 
-def check_contract(plugin: Any) -> None:
-    """Raise PluginError unless `plugin` states the contract version that this core has."""
+def check_contract(plugin: Any) -> int:
+    """The contract that `plugin` states. PluginError unless this core supports it."""
     stated = getattr(plugin, "INTERLOCK_CONTRACT", None)
     if stated is None:
         raise PluginError(
             "it states no contract version, and this Interlock has plugin contract "
             f"{CONTRACT}; a plugin written for it says INTERLOCK_CONTRACT = {CONTRACT}"
         )
-    if stated != CONTRACT:
-        raise PluginError(
-            f"it was written for plugin contract {stated}, and this Interlock has {CONTRACT}"
-        )
+    if type(stated) is int and OLDEST <= stated <= CONTRACT:
+        return stated
+    raise PluginError(f"it was written for plugin contract {since(stated)}")
+
+
+def since(stated: Any) -> str:
+    """A stated contract, the one there is, and what a plugin of the former has to change."""
+    changes = [f"{n}: {CHANGES[n]}" for n in CHANGES if type(stated) is int and n > stated]
+    newer = type(stated) is int and stated > CONTRACT
+    rest = "; it needs a newer Interlock" if newer else "".join(f"; since {c}" for c in changes)
+    return f"{stated}, and this Interlock has {CONTRACT}{rest}"

@@ -46,6 +46,7 @@ class Contribution:
     """What one plugin contributes; grows as its hooks are called."""
 
     origin: Origin
+    contract: int = hooks.CONTRACT
     components: list[Component] = field(default_factory=list)
     families: list[ModelFamily] = field(default_factory=list)
     formats: list[ModelFormat] = field(default_factory=list)
@@ -73,7 +74,7 @@ def load_plugin(entry_point: EntryPoint) -> Contribution | BrokenPlugin:
     contribution = Contribution(Origin.of(entry_point))
     try:
         plugin = entry_point.load()
-        hooks.check_contract(plugin)
+        contribution.contract = hooks.check_contract(plugin)
         _collect(plugin, contribution)
     except (Exception, SystemExit) as error:
         offered = frozenset(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from interlock.core.closest import unknown_name
 from interlock.core.component import BuildContext, Component
 from interlock.core.errors import ContractError, InterlockError, PluginError
-from interlock.core.hooks import PROJECT, StepObserver
+from interlock.core.hooks import CONTRACT, PROJECT, StepObserver, since
 from interlock.core.model import ModelFamily
 from interlock.core.model_files import ModelFiles, ModelFormat
 from interlock.core.plugin_loading import (
@@ -79,6 +79,8 @@ class Registry:
     config_dirs: list[str] = field(default_factory=list)
     observers: list[StepObserver] = field(default_factory=list)
     broken: list[BrokenPlugin] = field(default_factory=list)
+    contracts: dict[Origin, int] = field(default_factory=dict)
+    """The plugin contract that each loaded plugin was written for."""
 
     def names(self, seam: str) -> list[str]:
         """What can be chosen for a seam, sorted; `auto` where some component is automatic."""
@@ -119,6 +121,7 @@ class Registry:
     def add(self, contribution: Contribution) -> None:
         """Take in what a plugin contributes. PluginError when another one has the same name."""
         origin = contribution.origin
+        self.contracts[origin] = contribution.contract
         for component in contribution.components:
             self._claim(component.seam, component.name, "=", origin)
             self.components[component.seam, component.name] = component
@@ -162,6 +165,9 @@ def build_registry(found: Iterable[EntryPoint]) -> Registry:
             logger.warning("%s", loaded)
         else:
             registry.add(loaded)
+            if loaded.contract < CONTRACT:
+                old = "plugin %s still works, but was written for plugin contract %s"
+                logger.warning(old, loaded.origin, since(loaded.contract))
     return registry
 
 

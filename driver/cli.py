@@ -1,4 +1,4 @@
-"""The command line: `python run.py ...`, `interlock run ...`, `interlock chat ...`."""
+"""The command line: `python run.py ...`, `interlock run ...`, and the other commands."""
 
 import json
 import os
@@ -26,11 +26,17 @@ from interlock.core.errors import (
 )
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text
+from interlock.driver.output import show
 
 LAUNCHED = os.environ.get("WORLD_SIZE", "1") != "1"
 """This process is one of several that torchrun started."""
-OTHERS = {"chat": "interlock.driver.chat", "study": "interlock.study.cli"}
-"""Commands beside `run`, and the module whose `main(arguments, registry)` does each."""
+OTHERS = {
+    "chat": "interlock.driver.chat",
+    "new-plugin": "interlock.driver.new_plugin.command",
+    "plugins": "interlock.driver.plugins_command",
+    "study": "interlock.study.cli",
+}
+"""Commands beside `run`: modules whose `main(arguments, registry)` gives the exit status."""
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 
 
@@ -64,7 +70,7 @@ def main() -> None:
             sys.exit(other.main(arguments[1:], registry))
         parsed = get_args_parser().parse_args(arguments)
         if parsed.help:
-            _show(help_text(registry))
+            show(help_text(registry))
             return
         hydra_edge.publish(registry)
         _check(parsed, registry)
@@ -99,14 +105,6 @@ def _follow(parsed: Namespace, registry: Registry) -> NoReturn:
     except (ConfigError, RankError):
         pass
     sys.exit(1)
-
-
-def _show(text: str) -> None:
-    """Print, content with a reader that stops early (`--help | head`)."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check(parsed: Namespace, registry: Registry) -> None:

@@ -5,29 +5,8 @@ import importlib
 import pytest
 
 from interlock.core.registry import load_registry
+from interlock.driver.conformance import CONTRACTS
 
-CONTRACTS = {
-    "attention": "attention_contract:AttentionContract",
-    "cache/allocator": "allocator_contract:AllocatorContract",
-    "cache/index": "index_contract:IndexContract",
-    "cache/eviction": "eviction_contract:EvictionContract",
-    "cache/tiers": "tier_contract:TierContract",
-    "cache/tiers/below": "tier_contract:TierContract",
-    "cache/load": "load_contract:LoadPolicyContract",
-    "cache/events": "cache_watch_contract:CacheWatchContract",
-    "cache/snapshot": "cache_watch_contract:CacheWatchContract",
-    "scheduler/order": "scheduler_contract:OrderContract",
-    "scheduler/admission": "scheduler_contract:AdmissionContract",
-    "scheduler/chunking": "scheduler_contract:ChunkingContract",
-    "scheduler/victim": "scheduler_contract:VictimContract",
-    "spec": "drafter_contract:TokenDrafterContract",
-    "spec/verifier": "verifier_contract:VerifierContract",
-    "spec/length": "draft_length_contract:DraftLengthContract",
-    "parallel": "parallel_contract:ParallelContract",
-    "structured": "structured_contract:StructuredContract",
-    "executor": "executor_contract:ExecutorContract",
-    "workload": "workload_contract:WorkloadContract",
-}
 FEATURE_DRAFTERS = (
     "eagle", "eagle2", "eagle3", "medusa", "hydra", "mtp", "draft_model", "dflash", "dspark",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`interlock new-plugin NAME --seam SEAM`: writes a distribution that installs and passes the kit."""
+"""`interlock new-plugin NAME --seam SEAM`: a distribution that installs and passes the kit."""
 
 import argparse
 import keyword
@@ -14,6 +14,7 @@ from interlock.core.seams import SEAMS
 from interlock.core.settings import AUTO
 from interlock.driver.new_plugin.distribution import Names, distribution_files
 from interlock.driver.new_plugin.template import seam_called, template_of
+from interlock.driver.output import show
 
 
 def main(arguments: Sequence[str], registry: Registry) -> None:
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str], registry: Registry) -> None:
     parsed = _parser().parse_args(arguments)
     folder = write_plugin(parsed.name, parsed.seam, Path(parsed.out), registry)
     name, seam = Names(parsed.name).choice, template_of(seam_called(parsed.seam)).seam
-    print(
+    show(
         f"wrote {folder}: {seam}={name}\n\nnext:\n"
         f"  pip install -e {folder}\n"
         f"  interlock plugins check {seam}/{name}\n"
@@ -40,7 +41,9 @@ def write_plugin(name: str, seam: str, out: Path, registry: Registry) -> Path:
     problems = [*_name_problems(names), *_taken(names, template.seams, registry)]
     folder = out / name
     if folder.exists() or folder.is_symlink():
-        problems.append(f"{folder} is there already; nothing is overwritten: choose --out or a name")
+        problems.append(
+            f"{folder} is there already; nothing is overwritten: choose --out or a name"
+        )
     if problems:
         raise ConfigError(problems)
     for path, text in distribution_files(names, template).items():

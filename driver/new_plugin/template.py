@@ -39,6 +39,11 @@ def template_of(seam: str) -> Template:
     return Template(key, dict(zip(pieces[::2], map(str.rstrip, pieces[1::2]), strict=True)))
 
 
+def common(name: str) -> str:
+    """The text of a file that every distribution has, with its placeholders."""
+    return (files(__package__) / "common" / f"{name}.txt").read_text("utf-8")
+
+
 def seam_called(word: str) -> str:
     """The seam that a word means: `cache/eviction`, `eviction`, `EvictionPolicy`, `drafter`.
 

@@ -1,0 +1,70 @@
+"""Temporary environments: this one's packages and others, which are really installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PIP = ["-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+
+
+class Site:
+    """A folder of packages that a Python started here sees before its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment: dict[str, str] = {}
+
+    def pip_install(self, *sources: Path) -> None:
+        """Build and install these source trees, which stay as they are."""
+        copies = []
+        for source in sources:
+            copy = self.folder.parent / f"{self.folder.name}-sources" / source.name
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+            copies.append(str(copy))
+        self.python(*PIP, "--target", str(self.folder), *copies, cwd=self.folder)
+
+    def put(self, source: Path) -> None:
+        """The packages of a source tree and the metadata that an installer leaves of them."""
+        project = tomllib.loads((source / "pyproject.toml").read_text())
+        for package in project["tool"]["setuptools"]["packages"]:
+            shutil.copytree(source / package, self.folder / package)
+        about = project["project"]
+        for group, points in about["entry-points"].items():
+            lines = [f"{name} = {value}" for name, value in points.items()]
+            self.metadata(about["name"], about["version"], [f"[{group}]", *lines])
+            (info,) = self.folder.glob(f"{about['name'].replace('-', '_')}-*.dist-info")
+            files = [f for p in project["tool"]["setuptools"]["packages"]
+                     for f in (self.folder / p).rglob("*.py")]  # fmt: skip
+            rows = [f"{file.relative_to(self.folder).as_posix()},," for file in files]
+            (info / "RECORD").write_text("\n".join(rows) + "\n")
+
+    def metadata(self, name: str, version: str, entry_points: list[str]) -> None:
+        """A distribution of this name, as importlib.metadata finds it."""
+        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text("\n".join(entry_points) + "\n")
+
+    def interlock(self, *arguments: str, cwd: Path, status: int = 0) -> str:
+        """What the command line prints, errors included."""
+        return self.python(str(ROOT / "run.py"), *arguments, cwd=cwd, status=status)
+
+    def python(self, *arguments: str, cwd: Path, status: int = 0) -> str:
+        """What a Python that sees the site prints, errors included."""
+        path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout
+        return done.stdout
