@@ -73,19 +73,16 @@ def interlock_step_observers() -> list[StepObserver]:  # type: ignore[empty-body
 def check_contract(plugin: Any) -> int:
     """The contract that `plugin` states. PluginError unless this core supports it."""
     stated = getattr(plugin, "INTERLOCK_CONTRACT", None)
-    if stated is None:
-        raise PluginError(
-            "it states no contract version, and this Interlock has plugin contract "
-            f"{CONTRACT}; a plugin written for it says INTERLOCK_CONTRACT = {CONTRACT}"
-        )
     if type(stated) is int and OLDEST <= stated <= CONTRACT:
         return stated
-    raise PluginError(f"it was written for plugin contract {since(stated)}")
+    raise PluginError(since(stated))
 
 
 def since(stated: Any) -> str:
-    """A stated contract, the one there is, and what a plugin of the former has to change."""
-    changes = [f"{n}: {CHANGES[n]}" for n in CHANGES if type(stated) is int and n > stated]
-    newer = type(stated) is int and stated > CONTRACT
-    rest = "; it needs a newer Interlock" if newer else "".join(f"; since {c}" for c in changes)
-    return f"{stated}, and this Interlock has {CONTRACT}{rest}"
+    """The contract that a plugin states, the one there is, and what the plugin has to change."""
+    here = f"and this Interlock has plugin contract {CONTRACT}"
+    if type(stated) is not int:
+        return f"it states no contract version, {here}: write INTERLOCK_CONTRACT = {CONTRACT}"
+    changes = "".join(f"; since {n}: {text}" for n, text in CHANGES.items() if n > stated)
+    newer = "; it needs a newer Interlock" if stated > CONTRACT else ""
+    return f"it was written for plugin contract {stated}, {here}{newer}{changes}"

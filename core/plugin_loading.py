@@ -77,11 +77,8 @@ def load_plugin(entry_point: EntryPoint) -> Contribution | BrokenPlugin:
         contribution.contract = hooks.check_contract(plugin)
         _collect(plugin, contribution)
     except (Exception, SystemExit) as error:
-        offered = frozenset(
-            (component.seam, component.name)
-            for component in contribution.components
-            if isinstance(component, Component)
-        )
+        made = [c for c in contribution.components if isinstance(c, Component)]
+        offered = frozenset((component.seam, component.name) for component in made)
         described = f"{entry_point.name} = {entry_point.value}"
         return BrokenPlugin(contribution.origin, described, cause_of(error), offered)
     return contribution
@@ -111,8 +108,7 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
     ]
     for call, found in calls:
         for group in call():
-            for item in group:
-                found.append(item)
+            found.extend(group)  # of a generator that fails, what came before
     _check(contribution)
 
 
@@ -148,8 +144,7 @@ def _check_component(component: Component) -> None:
     if not (isinstance(component.config, type) and dataclasses.is_dataclass(component.config)):
         raise TypeError(f"{where}: config={component.config!r} is not a dataclass")
     component.config()  # every option has a default
-    taken = set(children_of(component.seam)) & {
-        f.name for f in dataclasses.fields(component.config)
-    }
+    options = {o.name for o in dataclasses.fields(component.config)}
+    taken = options & set(children_of(component.seam))
     if taken:
         raise ValueError(f"{where}: option names {sorted(taken)} belong to other seams")

@@ -166,8 +166,7 @@ def build_registry(found: Iterable[EntryPoint]) -> Registry:
         else:
             registry.add(loaded)
             if loaded.contract < CONTRACT:
-                old = "plugin %s still works, but was written for plugin contract %s"
-                logger.warning(old, loaded.origin, since(loaded.contract))
+                logger.warning("plugin %s still works: %s", loaded.origin, since(loaded.contract))
     return registry
 
 

@@ -94,7 +94,10 @@ def test_an_unknown_choice_mentions_plugins_that_may_have_offered_it(install, re
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("INTERLOCK_CONTRACT = 7", "written for plugin contract 7, and this Interlock has 1"),
+        (
+            "INTERLOCK_CONTRACT = 7",
+            "contract 7, and this Interlock has plugin contract 1; it needs a newer Interlock",
+        ),
         ("del INTERLOCK_CONTRACT", "states no contract version, and this Interlock has plugin"),
     ],
 )
