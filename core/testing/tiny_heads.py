@@ -19,6 +19,7 @@ from interlock.core.testing.tiny_eagle import write_tiny_eagle
 
 Shapes = dict[str, tuple[int, ...]]
 INNER, HEADS, KV_HEADS, RANK = 48, 4, 2, 6
+LLAMA = {"architectures": ["LlamaForCausalLM"]}
 BLOCK = 8
 """Slots of the block heads."""
 COUNT = 3
@@ -36,12 +37,12 @@ def write_tiny_heads(model: Path, families: Sequence[ModelFamily], seed: int = 0
     )  # fmt: skip
     _write(model / "medusa", _medusa(hidden, vocab), {}, seed + 1)
     _write(model / "hydra", _hydra(hidden, vocab), {}, seed + 2)
-    config = {**_layer_config(target), "draft_vocab_size": vocab}
+    config = {**LLAMA, **layer_config(target), "draft_vocab_size": vocab}
     config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [1]}
     _write(model / "eagle3", _eagle3(hidden, vocab), config, seed + 3)
     _write(model / "mtp", _mtp(model, target), {**target, "num_nextn_predict_layers": 1}, seed + 4)
     block = {
-        **_layer_config(target), "model_type": "qwen3", "num_hidden_layers": 2,
+        **LLAMA, **layer_config(target), "model_type": "qwen3", "num_hidden_layers": 2,
         "block_size": BLOCK, "mask_token_id": vocab - 1, "target_layer_ids": [0],
     }  # fmt: skip
     _write(model / "dflash", _block(hidden), block, seed + 6)
@@ -68,10 +69,10 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     return 0.1 * draw + (0.0 if name.endswith("bias") else 1.0)
 
 
-def _layer_config(target: Mapping[str, Any]) -> dict[str, Any]:
-    hidden = target["hidden_size"]
+def layer_config(target: Mapping[str, Any], hidden: int | None = None) -> dict[str, Any]:
+    """The config of a head's one Llama layer, of the target's width unless `hidden` is given."""
+    hidden = hidden or target["hidden_size"]
     return {
-        "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": target["vocab_size"],
         "hidden_size": hidden,

@@ -5,7 +5,7 @@ import json
 import torch
 from safetensors.torch import save_file
 
-INNER, HEADS, KV_HEADS = 48, 4, 2
+from interlock.core.testing.tiny_heads import HEADS, INNER, KV_HEADS, layer_config
 
 
 def tensors_of(target, taps=3, draft_vocab=None, seed=0, width=None, **stated):
@@ -49,25 +49,6 @@ def tensors_of(target, taps=3, draft_vocab=None, seed=0, width=None, **stated):
         tensors["t2d"] = torch.zeros(target["vocab_size"], dtype=torch.bool)
         tensors["t2d"][ids] = True
     return tensors
-
-
-def layer_config(target, width=None):
-    """The fields of a head's layer."""
-    hidden = width or target["hidden_size"]
-    return {
-        "model_type": "llama",
-        "vocab_size": target["vocab_size"],
-        "hidden_size": hidden,
-        "intermediate_size": INNER,
-        "num_hidden_layers": 1,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": hidden // HEADS,
-        "max_position_embeddings": target["max_position_embeddings"],
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-    }
 
 
 def specforge(target, ids, draft_vocab=None, width=None, **stated):

@@ -1,31 +1,54 @@
 """Stores of cached pages beyond the device: their options."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from interlock.core.options import option
 
 MOST_MIB = 1 << 30
-CHECKSUM_HELP = (
-    "of what is stored. xxh3: 128 bits, the package xxhash; crc32: 32 bits, slower; auto: xxh3 "
-    "where it is installed"
-)
-RETRY_HELP = "seconds without a call after one that hung or found nobody"
 
 
 @dataclass(frozen=True)
-class CPUTierConfig:
+class _Limited:
+    """Options whose numbers are within limits."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the first option out of range."""
+        for key, least, most in (
+            ("capacity_mib", 1, MOST_MIB), ("segment_mib", 0, MOST_MIB),
+            ("buffer_mib", 1, MOST_MIB), ("threads", 1, 256), ("retry_s", 0.0, 86400.0),
+            ("ttl_s", 0.0, 1e9),
+        ):  # fmt: skip
+            value = getattr(self, key, least)
+            if not least <= value <= most:
+                raise ValueError(f"{key}={value} is not from {least} to {most}")
+
+
+@dataclass(frozen=True)
+class _Outside(_Limited):
+    """Options of every store outside the process."""
+
+    checksum: Literal["auto", "xxh3", "crc32"] = option(
+        "auto",
+        "of what is stored. xxh3: 128 bits, the package xxhash; crc32: 32 bits, slower; auto: xxh3 "
+        "where it is installed",
+    )
+    threads: int = option(4, "calls at the same time: files, connections")
+    retry_s: float = option(5.0, "seconds without a call after one that hung or found nobody")
+
+
+@dataclass(frozen=True)
+class CPUTierConfig(_Limited):
     """Memory of the CPU, in one block of equal slots."""
 
     name: str = "cpu"
     capacity_mib: int = option(2048, "memory for pages; the system gives it as it is used")
 
-    def __post_init__(self) -> None:
-        _check(self)
-
 
 @dataclass(frozen=True)
-class DiskTierConfig:
+class DiskTierConfig(_Outside):
     """Files of a local folder, one for each page. They outlive the process."""
 
     name: str = "disk"
@@ -34,16 +57,10 @@ class DiskTierConfig:
     )
     capacity_mib: int = option(8192, "payloads in the folder, of every model and version")
     sync: bool = option(False, "a file's bytes are on the disk before the file has its name")
-    checksum: Literal["auto", "xxh3", "crc32"] = option("auto", CHECKSUM_HELP)
-    threads: int = option(4, "files that are read or written at the same time")
-    retry_s: float = option(5.0, RETRY_HELP)
-
-    def __post_init__(self) -> None:
-        _check(self)
 
 
 @dataclass(frozen=True)
-class RemoteTierConfig:
+class RemoteTierConfig(_Outside):
     """A Redis or Valkey server, which evicts by its own rule. Engines may share it."""
 
     name: str = "remote"
@@ -51,18 +68,15 @@ class RemoteTierConfig:
         "redis://localhost:6379/0", "of the server: redis://, rediss:// (TLS) or unix://"
     )
     ttl_s: float = option(0.0, "the server drops an entry so long after it was written; 0: never")
-    checksum: Literal["auto", "xxh3", "crc32"] = option("auto", CHECKSUM_HELP)
-    threads: int = option(4, "connections, each with a call of its own")
-    retry_s: float = option(5.0, RETRY_HELP)
 
     def __post_init__(self) -> None:
-        _check(self)
+        super().__post_init__()
         if not self.url.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("url does not start with redis://, rediss:// or unix://")
 
 
 @dataclass(frozen=True)
-class MooncakeTierConfig:
+class MooncakeTierConfig(_Outside):
     """A Mooncake store: the memory that its clients lend, this process among them."""
 
     name: str = "mooncake"
@@ -75,20 +89,3 @@ class MooncakeTierConfig:
     devices: str = option("", "of protocol=rdma, with commas between them")
     segment_mib: int = option(512, "memory that this process lends to the store; 0: none")
     buffer_mib: int = option(64, "memory through which bytes come and go; a payload must fit")
-    checksum: Literal["auto", "xxh3", "crc32"] = option("auto", CHECKSUM_HELP)
-    threads: int = option(4, "calls at the same time")
-    retry_s: float = option(5.0, RETRY_HELP)
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-
-def _check(config: Any) -> None:
-    """Raise ValueError naming the first option out of range."""
-    for key, least, most in (
-        ("capacity_mib", 1, MOST_MIB), ("segment_mib", 0, MOST_MIB), ("buffer_mib", 1, MOST_MIB),
-        ("threads", 1, 256), ("retry_s", 0.0, 86400.0), ("ttl_s", 0.0, 1e9),
-    ):  # fmt: skip
-        value = getattr(config, key, least)
-        if not least <= value <= most:
-            raise ValueError(f"{key}={value} is not from {least} to {most}")
