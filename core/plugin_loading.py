@@ -56,6 +56,18 @@ class Contribution:
     observers: list[hooks.StepObserver] = field(default_factory=list)
 
 
+_HOOKS: tuple[tuple[str, str, Any, str], ...] = (
+    ("interlock_components", "components", Component, "Component"),
+    ("interlock_model_families", "families", ModelFamily, "ModelFamily"),
+    ("interlock_model_formats", "formats", ModelFormat, "ModelFormat"),
+    ("interlock_codec_readers", "codecs", Callable, "function"),
+    ("interlock_searches", "searches", Callable, "function"),
+    ("interlock_config_dirs", "config_dirs", str, "text"),
+    ("interlock_step_observers", "observers", Callable, "function"),
+)
+"""Each hook, the list of a contribution that it fills, and of what."""
+
+
 @dataclass(frozen=True)
 class BrokenPlugin:
     """A plugin that could not be loaded, why, and which choices it offered before it failed."""
@@ -97,36 +109,21 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
     manager.add_hookspecs(hooks)
     manager.register(plugin)
     manager.check_pending()
-    calls: list[tuple[Callable[[], list[Any]], list[Any]]] = [
-        (manager.hook.interlock_components, contribution.components),
-        (manager.hook.interlock_model_families, contribution.families),
-        (manager.hook.interlock_model_formats, contribution.formats),
-        (manager.hook.interlock_codec_readers, contribution.codecs),
-        (manager.hook.interlock_searches, contribution.searches),
-        (manager.hook.interlock_config_dirs, contribution.config_dirs),
-        (manager.hook.interlock_step_observers, contribution.observers),
-    ]
-    for call, found in calls:
-        for group in call():
+    for hook, place, _, _ in _HOOKS:
+        found = getattr(contribution, place)
+        for group in getattr(manager.hook, hook)():
             found.extend(group)  # of a generator that fails, what came before
     _check(contribution)
 
 
 def _check(contribution: Contribution) -> None:
     """Raise what is wrong with it, as ValueError or TypeError."""
+    for hook, place, kind, called in _HOOKS:
+        for item in getattr(contribution, place):
+            if not isinstance(item, kind):
+                raise TypeError(f"{hook} gave {item!r}, not a {called}")
     for component in contribution.components:
         _check_component(component)
-    kinds: list[tuple[str, list[Any], Any, str]] = [
-        ("model_families", contribution.families, ModelFamily, "ModelFamily"),
-        ("model_formats", contribution.formats, ModelFormat, "ModelFormat"),
-        ("codec_readers", contribution.codecs, Callable, "function"),
-        ("searches", contribution.searches, Callable, "function"),
-        ("config_dirs", contribution.config_dirs, str, "text"),
-    ]
-    for hook, items, kind, called in kinds:
-        for item in items:
-            if not isinstance(item, kind):
-                raise TypeError(f"interlock_{hook} gave {item!r}, not a {called}")
     names = [(component.seam, component.name) for component in contribution.components]
     for seam, name in names:
         if names.count((seam, name)) > 1:
@@ -134,8 +131,6 @@ def _check(contribution: Contribution) -> None:
 
 
 def _check_component(component: Component) -> None:
-    if not isinstance(component, Component):
-        raise TypeError(f"interlock_components gave {component!r}, not a Component")
     if component.seam not in SEAMS:
         raise ValueError(unknown_name("seam", component.seam, SEAMS))
     where = f"{component.seam}={component.name}"

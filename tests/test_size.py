@@ -13,8 +13,8 @@ def load():
     return module
 
 
-LIMIT = 6400
-"""It falls with what moves out of the core, to 5,000."""
+LIMIT = 6392
+"""Where the count stands; it may fall, not rise. The aim is 5,000."""
 
 
 def test_the_core_without_its_conformance_kit_stays_small():

@@ -192,6 +192,13 @@ def interlock_step_observers():
     assert registry.observers == [print]
 
 
+@pytest.mark.parametrize("hook", ["interlock_searches", "interlock_step_observers"])
+def test_a_plugin_whose_hook_gives_no_function_is_left_out(install, registry_of, hook):
+    body = f"\n@hookimpl\ndef {hook}():\n    return [3]\n"
+    registry = registry_of(install("odd", body))
+    assert f"{hook} gave 3, not a function" in registry.broken[0].cause
+
+
 MODEL_FORMAT = """
 from interlock.core.model_files import ModelFormat
 from interlock.plugins.models.hugging_face import HuggingFaceDirectory
