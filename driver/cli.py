@@ -32,6 +32,7 @@ LAUNCHED = os.environ.get("WORLD_SIZE", "1") != "1"
 """This process is one of several that torchrun started."""
 OTHERS = {
     "chat": "interlock.driver.chat",
+    "explain": "interlock.driver.explain",
     "new-plugin": "interlock.driver.new_plugin.command",
     "plugins": "interlock.driver.plugins_command",
     "study": "interlock.study.cli",
