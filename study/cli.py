@@ -23,6 +23,7 @@ from interlock.study.folder import StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
 from interlock.study.read_study import EXAMPLE, read_study
+from interlock.study.report.commands import report, report_main
 from interlock.study.run_study import run_study
 from interlock.study.runs import Runs
 from interlock.study.show_plan import print_plan
@@ -36,6 +37,7 @@ Vary components, keep everything else fixed, and learn what each contributes.
   interlock study X.yaml --dry-run                  the cells, what is refused and why, the time
   interlock study X.yaml cache.num_pages=64 study.repeats=5     with changes
   interlock study --resume studies/X/2026-01-31_12-00-00        go on with one that was stopped
+  interlock study report studies/X/2026-01-31_12-00-00          its report, made again
 
 A study file, X.yaml, in which every level holds all the options that belong to it:
 
@@ -50,6 +52,8 @@ def main(arguments: list[str], registry: Registry) -> int:
     0: it ran, whatever cells failed in it; 1: every run failed; 130: Ctrl-C, and the folder has
     what was done. Raises InterlockError for what cannot start.
     """
+    if arguments[:1] == ["report"]:
+        return report_main(arguments[1:])
     parsed = _parser().parse_args(arguments)
     console = Console()
     study, folder = _asked(parsed, registry)
@@ -69,7 +73,7 @@ def main(arguments: list[str], registry: Registry) -> int:
         if one.failure:
             console.print(f"- {one.cell}, repeat {one.repeat} failed: {one.failure}",
                           markup=False, highlight=False, soft_wrap=True)  # fmt: skip
-    console.print(f"study folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    report(folder, console)
     return 0 if any(not one.failure for one in observed) else 1
 
 

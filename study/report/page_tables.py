@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from interlock.study.findings import CellSummary, Contrast, Estimate
 from interlock.study.report.markup import Content, Field, Html, joined, section, table, tag
-from interlock.study.report.results import Results, ranked
+from interlock.study.report.results import Results, idle_everywhere, ranked
 from interlock.study.report.words import (
     chance,
     change,
@@ -25,8 +25,9 @@ def cells_section(results: Results) -> Html:
     """Every cell that ran, with medians, intervals and what else there is to say of it."""
     metrics, findings = results.compared, results.findings
     order = ranked(findings.cells, metrics[0], findings.baseline) if metrics else findings.cells
+    common = idle_everywhere(findings.cells)
     rows = [
-        ([Field(_named(cell, findings.baseline)), *(_median(cell, m) for m in metrics)], "")
+        ([Field(_named(cell, findings.baseline, common)), *(_median(cell, m) for m in metrics)], "")
         for cell in order
     ]
     if not rows:
@@ -37,13 +38,14 @@ def cells_section(results: Results) -> Html:
     return section("cells", "Cells", lines)
 
 
-def _named(cell: CellSummary, baseline: str) -> Html:
+def _named(cell: CellSummary, baseline: str, common: frozenset[str]) -> Html:
     marks: list[Content] = [cell.cell]
     if cell.cell == baseline:
         marks.append(tag("span", "baseline", class_="mark"))
     if cell.pareto:
         marks.append(tag("span", "Pareto", class_="mark good"))
-    marks += [tag("span", f"inert: {seam}", class_="mark odd") for seam in cell.inert]
+    idle = [seam for seam in cell.inert if seam not in common]
+    marks += [tag("span", f"inert: {seam}", class_="mark odd") for seam in idle]
     if cell.num_failed:
         text = f"{cell.num_failed} of {cell.num_runs + cell.num_failed} failed"
         marks.append(tag("span", text, class_="mark bad"))

@@ -49,11 +49,12 @@ def effects_plot(results: Results) -> Plot | None:
     if not metrics:
         return None
     floors = {floor.metric: floor.value for floor in found.noise}
-    panels, left_out = [], 0
+    panels, left_out, seen = [], 0, set[str]()
     for metric in metrics[:MOST_METRICS]:
         every = [c for c in of_metric(contrasts, metric) if is_defined(c.estimate.value)]
         kept = largest(every, MOST_ROWS)
         left_out = max(left_out, len(every) - len(kept))
+        seen |= {contrast.verdict for contrast in kept}
         if kept:
             panels.append(_effects_panel(metric, kept, floors.get(metric.key)))
     what = "levels against the first of their factor" if levels else "cells against the baseline"
@@ -62,7 +63,6 @@ def effects_plot(results: Results) -> Plot | None:
         about += f" {counted(left_out, 'smaller effect')} a metric not drawn: see the table."
     if len(metrics) > MOST_METRICS:
         about += f" {counted(len(metrics) - MOST_METRICS, 'metric')} not drawn: see the table."
-    seen = dict.fromkeys(c.verdict for c in contrasts)
     legend = [(name, {"linestyle": "-", **look_of(name)}) for name in (*LOOKS,) if name in seen]
     return Plot("effects", "Effects", about, panels, legend) if panels else None
 
@@ -81,7 +81,7 @@ def _draw_effects(
     axis: "Axes", metric: Metric, kept: Sequence[Contrast], floor: float | None
 ) -> None:
     scale = 100.0 if metric.scale == "ratio" else 1.0
-    if floor is not None and is_defined(floor):
+    if floor is not None and math.isfinite(floor):
         axis.axvspan(-scale * floor, scale * floor, color=GRID, alpha=0.6, linewidth=0)
     axis.axvline(0, color=INK, linewidth=0.9)
     ends: list[float] = []

@@ -132,12 +132,11 @@ def _draw_cdf(
 def _steps(results: Results, cells: Sequence[str]) -> Plot | None:
     found = {cell: timeline(results.folders(cell)[0]) for cell in cells}
     known = [seen for seen in found.values() if seen is not None]
-    tops = [sum(binned(seen.end_s, seen.tokens[kind])[1] for kind in KINDS) for seen in known]
-    top = max((float(np.max(values)) for values in tops), default=1.0)
+    top = max((seen.tokens[kind].max() for seen in known for kind in KINDS), default=1.0)
     panels = [
         Panel(
             printable(cell) + (" (baseline)" if cell == results.findings.baseline else ""),
-            partial(_draw_steps, seen=seen, top=top),
+            partial(_draw_steps, seen=seen, top=float(top)),
             printable(f"Tokens a step of {cell}: {_totals(seen)}"),
             2.2,
         )
@@ -155,7 +154,7 @@ def _steps(results: Results, cells: Sequence[str]) -> Plot | None:
     have = sum(bool(results.folders(c.cell)) for c in results.findings.cells)
     if have > len(panels):
         about += f" {counted(have - len(panels), 'cell')} not drawn."
-    return Plot("steps", "Composition of steps", about, panels, legend)
+    return Plot("steps", "Tokens of each step", about, panels, legend)
 
 
 def _totals(seen: Timeline) -> str:
@@ -164,18 +163,20 @@ def _totals(seen: Timeline) -> str:
 
 
 def _draw_steps(axis: "Axes", seen: Timeline, top: float) -> None:
-    start_s = float(seen.end_s[0])
-    layers = [binned(seen.end_s - start_s, seen.tokens[kind]) for kind in KINDS]
-    axis.stackplot(
-        layers[0][0],
-        [values for _, values in layers],
-        colors=list(COLOURS[: len(KINDS)]),
-        alpha=0.9,
-        linewidth=0,
-    )
+    start_s = seen.start_s
+    for place, kind in enumerate(KINDS):
+        at, values = binned(seen.end_s - start_s, seen.tokens[kind])
+        if not values.any():
+            continue
+        at, values = np.r_[0.0, at], np.r_[values[:1], values]  # a step lasts up to its end
+        axis.fill_between(at, values, step="pre", color=COLOURS[place], alpha=0.3, linewidth=0)
+        axis.step(at, values, where="pre", color=COLOURS[place], linewidth=1.3)
     axis.set_xlabel("time since the first step (s)")
     axis.set_ylabel("tokens a step")
-    axis.set_ylim(0, 1.05 * top)  # the same for all cells
+    if top > 100:  # a prompt has many times the tokens of a step of decoding
+        axis.set_yscale("symlog", linthresh=10)
+        axis.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+    axis.set_ylim(0, 1.3 * top)  # the same for all cells
     axis.margins(x=0)
 
 

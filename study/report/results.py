@@ -55,6 +55,12 @@ def metrics_of(study: Study, findings: Findings) -> list[Metric]:
     return [metric for metric in kept if metric.key in defined]
 
 
+def idle_everywhere(cells: Sequence[CellSummary]) -> frozenset[str]:
+    """Seams that acted in no cell: what all cells have in common tells them not apart."""
+    idle = [frozenset(cell.inert) for cell in cells if cell.num_runs]
+    return frozenset.intersection(*idle) if len(idle) > 1 else frozenset()
+
+
 def ranked(cells: Sequence[CellSummary], metric: Metric, baseline: str = "") -> list[CellSummary]:
     """Best first by the metric's median; the baseline before all, cells without a figure last."""
 

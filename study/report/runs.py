@@ -22,6 +22,8 @@ MOST_POINTS = 160
 class Timeline:
     """Steps in order; times in seconds on the run's clock."""
 
+    start_s: float
+    """When the first step began."""
     end_s: Floats
     tokens: dict[str, Floats]
     """Of each of `KINDS`, tokens a step."""
@@ -73,7 +75,7 @@ def timeline(folder: Path) -> Timeline | None:
             else:
                 kind = "verify" if drafts else "decode"
             tokens[kind][place] += number
-    return Timeline(np.array([step.end_s for step in steps]), tokens)
+    return Timeline(steps[0].now_s, np.array([step.end_s for step in steps]), tokens)
 
 
 def occupancy(folder: Path) -> tuple[Floats, Floats] | None:

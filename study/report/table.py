@@ -1,5 +1,6 @@
 """What a study found, on a terminal of any width."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console, RenderableType
@@ -10,6 +11,7 @@ from interlock.study.findings import CellSummary, Contrast, Findings
 from interlock.study.report.results import (
     Results,
     best_and_worst,
+    idle_everywhere,
     largest,
     metrics_of,
     of_metric,
@@ -59,10 +61,7 @@ def print_findings(
         parts.append(Text("\nNo cell ran."))
     else:
         parts.append(Text("\nNo cell has a figure: every run failed, or no request ended."))
-    parts += _contrasts("Effects of levels", study, findings.effects, metrics, wide, most)
-    if not _same(findings):
-        title = f"Cells against {printable(findings.baseline)}"
-        parts += _contrasts(title, study, findings.contrasts, metrics, wide, most)
+    parts += _compared(findings, metrics, wide, most)
     if findings.noise:
         parts.append(_noise(findings, metrics))
     if failed:
@@ -71,6 +70,25 @@ def print_findings(
         parts.append(_refusals(refusals))
     for part in parts:
         console.print(part)
+
+
+def _compared(
+    findings: Findings, metrics: Sequence[Metric], wide: bool, most: int
+) -> list[RenderableType]:
+    """Effects of levels, and of the cells what they do not say already."""
+    base = printable(findings.baseline)
+    if not findings.effects:
+        return _contrasts(f"Cells against {base}", findings.contrasts, metrics, wide, most)
+    parts = _contrasts("Effects of levels", findings.effects, metrics, wide, most)
+    if _same(findings):
+        return parts
+    sure = [c for c in findings.contrasts if c.verdict in ("better", "worse")]
+    parts += _contrasts(f"Cells against {base}, those shown to differ", sure, metrics, wide, most)
+    rest = Counter(c.verdict for c in findings.contrasts if c not in sure)
+    counts = ", ".join(f"{number} {printable(verdict)}" for verdict, number in rest.items())
+    if counts:
+        parts.append(Text(f"\nOther cells, over all metrics: {counts}; see report.html", "dim"))
+    return parts
 
 
 def _same(findings: Findings) -> bool:
@@ -97,7 +115,7 @@ def _cells(
     room = max(width - (40 if wide else max(14, width * 2 // 5)), 1)
     each = max(room // METRIC_COLUMN[wide], 1)
     order = ranked(findings.cells, metrics[0], findings.baseline)
-    shown = best_and_worst(order, most)
+    shown, common = best_and_worst(order, most), idle_everywhere(order)
     tables: list[RenderableType] = []
     for start in range(0, len(metrics), each):
         part = metrics[start : start + each]
@@ -107,7 +125,7 @@ def _cells(
         for metric in part:
             table.add_column(f"{titled(metric.key)}\n{metric.better} is better", justify="right")
         for cell in shown:
-            table.add_row(_name(cell, findings), *(_figures(cell, m, wide) for m in part))
+            table.add_row(_name(cell, findings, common), *(_figures(cell, m, wide) for m in part))
         tables.append(table)
     if len(shown) < len(order):
         tables.append(
@@ -118,14 +136,15 @@ def _cells(
     return tables
 
 
-def _name(cell: CellSummary, findings: Findings) -> Text:
+def _name(cell: CellSummary, findings: Findings, common: frozenset[str]) -> Text:
     text = Text(printable(cell.cell))
     if cell.cell == findings.baseline:
         text.append(" baseline", "bold")
     if cell.pareto:
         text.append(" Pareto", "cyan")
-    if cell.inert:
-        text.append(f" inert: {listed(cell.inert, 4)}", "yellow")
+    idle = [seam for seam in cell.inert if seam not in common]
+    if idle:
+        text.append(f" inert: {listed(idle, 4)}", "yellow")
     if cell.num_failed:
         text.append(f" {cell.num_failed} failed", "red")
     if cell.equal_tokens is not None and cell.equal_tokens < 1:
@@ -145,7 +164,6 @@ def _figures(cell: CellSummary, metric: Metric, wide: bool) -> Text:
 
 def _contrasts(
     title: str,
-    study: Study,
     contrasts: Sequence[Contrast],
     metrics: Sequence[Metric],
     wide: bool,

@@ -1,6 +1,8 @@
 """What a terminal shows of a study."""
 
 import io
+import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -49,7 +51,10 @@ def test_every_metric_is_shown_on_a_narrow_terminal(many):
 def test_only_some_of_many_cells_are_shown_and_how_many_are_not_is_said(many):
     text = shown(many, 160, most=10)
     assert "90 cells between these are not shown" in text
-    assert "89 smaller ones are in findings.csv" in text
+    assert "smaller ones are in findings.csv" in text
+    told = re.search(r"Other cells, over all metrics: (\d+) no difference shown", text)
+    shown_not = [c for c in many.findings.contrasts if c.verdict == "no difference shown"]
+    assert int(told[1]) == len(shown_not)
 
 
 def test_no_name_moves_the_cursor_or_is_read_as_markup(hostile):
@@ -61,3 +66,11 @@ def test_no_name_moves_the_cursor_or_is_read_as_markup(hostile):
 def test_a_study_without_a_figure_says_so(unsuccessful, refused):
     assert "Every run failed" in shown(unsuccessful) or "every run failed" in shown(unsuccessful)
     assert "No cell ran" in shown(refused)
+
+
+def test_seams_that_acted_in_no_cell_are_not_repeated_beside_each(small):
+    first, *rest = (replace(c, inert=("scheduler/victim",)) for c in small.findings.cells)
+    cells = (replace(first, inert=("scheduler/victim", "spec")), *rest)
+    text = shown(replace(small, findings=replace(small.findings, cells=cells)), 160)
+    assert "victim" not in text
+    assert text.count("inert: spec") == 1
