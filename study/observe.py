@@ -9,6 +9,7 @@ from interlock.driver.run_folder import RUN, SUMMARY, read_requests
 from interlock.study.job import FAILED, MACHINE, QUALITY
 from interlock.study.order import Place
 from interlock.study.spec import Metric, Observation
+from interlock.study.what_served import acted, chosen
 
 
 def observe(
@@ -34,6 +35,8 @@ def observe(
         values={metric.key: value_of(summary, metric.key) for metric in metrics},
         workload_sha256=manifest.get("workload_sha256", ""),
         inert=tuple(manifest.get("inert", ())),
+        chosen=chosen(manifest),
+        acted=acted(manifest),
         quality=_read(folder / QUALITY),
     )
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from shutil import rmtree
 
+from interlock.core.settings import EngineConfig
 from interlock.study.folder import StudyFolder
 from interlock.study.job import Job
 from interlock.study.observe import equal_share, observe
@@ -84,10 +85,27 @@ class Runs:
         assert judged.config is not None
         seed = block_seed(self._plan.study.seed, place.repeat)
         is_baseline = place.cell == self._plan.cells[0]
+        config = dataclasses.replace(judged.config, seed=seed, progress=False)
+        config, number = numbered(config, max(place.number, 0))
         return Job(
-            dataclasses.replace(judged.config, seed=seed, progress=False),
+            config,
             str(where),
-            (*place.cell.overrides, f"seed={seed}", "progress=false"),
+            (*place.cell.overrides, f"seed={seed}", *number, "progress=false"),
             timed=not judged.virtual,
             quality=quality and (judged.lossy or is_baseline),
         )
+
+
+def numbered(config: EngineConfig, number: int) -> tuple[EngineConfig, tuple[str, ...]]:
+    """The configuration of this run of a study, and the override that says so.
+
+    An executor that makes its own noise (an option `noise_run`) must not repeat it in every run.
+    """
+    executor = config.choices["executor"]
+    if not hasattr(executor.config, "noise_run"):
+        return config, ()
+    choice = dataclasses.replace(
+        executor, config=dataclasses.replace(executor.config, noise_run=number)
+    )
+    choices = {**config.choices, "executor": choice}
+    return dataclasses.replace(config, choices=choices), (f"executor.noise_run={number}",)
