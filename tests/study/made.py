@@ -33,7 +33,7 @@ def observe(made, cells, mean, sigma=0.01, seed=0, aa=False, **more):
     rng = np.random.default_rng(seed)
     found = []
     for repeat in range(made.repeats):
-        shift = rng.normal() * 0.2
+        shift = np.random.default_rng(repeat).normal() * 0.2
         runs = [(cell, 0) for cell in cells] + ([(cells[0], 1)] if aa else [])
         for number in rng.permutation(len(runs)).tolist():
             cell, replica = runs[number]
