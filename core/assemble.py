@@ -71,12 +71,9 @@ def assemble(overrides: Sequence[str] = (), registry: Registry | None = None) ->
 
 
 def build_engine(
-    config: EngineConfig,
-    registry: Registry | None = None,
-    clock: Clock | None = None,
-    environment: Mapping[str, str] | None = None,
-    folder: Path = Path(),
-) -> Engine:
+    config: EngineConfig, registry: Registry | None = None, clock: Clock | None = None,
+    environment: Mapping[str, str] | None = None, folder: Path = Path(),
+) -> Engine:  # fmt: skip
     """The engine of a composed configuration; `clock` replaces the executor's own (for replays).
 
     `folder` is where relative paths of what the run writes lead. `environment` is the process's,
@@ -104,14 +101,9 @@ class _Builder(Rank):
     """Rank 0: what every rank builds, and the engine around it."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        registry: Registry,
-        resolution: Resolution,
-        strategy: ParallelStrategy,
-        ranks: Ranks,
-        folder: Path,
-    ) -> None:
+        self, config: EngineConfig, registry: Registry, resolution: Resolution,
+        strategy: ParallelStrategy, ranks: Ranks, folder: Path,
+    ) -> None:  # fmt: skip
         self.resolution, self.strategy = resolution, strategy
         self.runs_model = RunsModel() in resolution.capabilities
         config = replace(resolution.config, max_model_len=self._max_model_len(config))

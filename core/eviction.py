@@ -105,6 +105,10 @@ class RankedEviction(EvictionPolicy):
             heappop(self._heap)
         return None
 
+    def age_of(self, run: Run) -> int | None:
+        """A number that is lower the earlier the run became a candidate; None: it is none."""
+        return self._entry.get(id(run))
+
     def holds(self, run: Run) -> bool:
         """True if the run is a candidate now."""
         return id(run) in self._entry

@@ -29,6 +29,13 @@ class WindowPages:
         self._anchor = np.full(pool.num_pages, NONE, dtype=np.int32)
         self._idle: dict[int, None] = {}
 
+    @property
+    def anchors(self) -> Pages:
+        """Every anchor that has a companion, those that would be dropped first in that order."""
+        idle = self._anchor[list(self._idle)].tolist()
+        every = np.flatnonzero(self._companion != NONE).tolist()
+        return np.array([*dict.fromkeys([*idle, *every])], dtype=np.int32)
+
     def most_pages(self, step_tokens: int) -> int:
         """Pages a request holds at most."""
         return window_pages(self._window, step_tokens, self._page_size)

@@ -57,6 +57,11 @@ class Rerun:
                 "beside the steps at times that were not recorded; run it anew with the overrides "
                 "in its run.json"
             )
+        if config.choices["cache/snapshot"].name != "none":
+            raise ConfigError(
+                f"rerun={self.saved.directory}: it ran with cache/snapshot, whose directory may "
+                "have changed; run it anew with the overrides in its run.json"
+            )
         return config
 
     def clock(self) -> ReplayClock:

@@ -45,6 +45,7 @@ TESTED = {
     ("cache/events", "jsonl"): "cache.test_watches:TestJSONL",
     ("cache/events", "memory"): "cache.test_watches:TestMemory",
     ("cache/snapshot", "none"): "cache.test_watches:TestNoSnapshot",
+    ("cache/snapshot", "directory"): "cache.test_watches:TestDirectory",
     ("scheduler/order", "arrival"): "scheduler.test_policies:TestArrivalOrder",
     ("scheduler/order", "priority"): "scheduler.test_policies:TestPriorityOrder",
     ("scheduler/admission", "when_it_fits"): "scheduler.test_policies:TestWhenItFits",

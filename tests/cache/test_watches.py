@@ -21,3 +21,8 @@ class TestMemory(CacheWatchContract):
 class TestNoSnapshot(CacheWatchContract):
     def overrides(self, folder):
         return ["cache/snapshot=none"]
+
+
+class TestDirectory(CacheWatchContract):
+    def overrides(self, folder):
+        return ["cache/snapshot=directory", f"cache.snapshot.save={folder / 'snapshot'}"]

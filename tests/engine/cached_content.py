@@ -21,6 +21,22 @@ def walked(engine):
     return sorted(map(sorted, spaces.values()))
 
 
+def drained(engine):
+    """The salt and rows of each page in the order in which this engine evicts them."""
+    order, runs = [], engine.core.cache.runs
+    while True:
+        paths = {}
+        for run in runs.index.runs():
+            rows, node = [], run
+            while node is not None:
+                rows, node = node.rows.tolist() + rows, node.parent
+            paths[int(run.pages[-1])] = (run.salt, rows)
+        gone = runs.evict(1)
+        if not len(gone):
+            return order
+        order.append(paths[int(gone[0])])
+
+
 def rebuilt(replica):
     """The same of a replica, by following parents."""
     spaces = defaultdict(set)

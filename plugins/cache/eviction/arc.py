@@ -1,5 +1,8 @@
 """ARC: recency and frequency, with a border that follows what was evicted too early."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from interlock.core.component import BuildContext
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.prefix_index import Run
@@ -96,6 +99,23 @@ class ARCEviction(EvictionPolicy):
         if once.num_candidates() and (self._sizes[0] > self.target or not often.num_candidates()):
             return once.choose()
         return often.choose()
+
+    def age_of(self, run: Run) -> int | None:
+        """Within its list, which is in order of last use."""
+        return next((age for one in self._lists if (age := one.age_of(run)) is not None), None)
+
+    def books(self) -> dict[str, Any]:
+        """See Books."""
+        return {"ghosts": [ghosts.saved() for ghosts in self._ghosts], "target": self.target}
+
+    def open_books(self, books: Mapping[str, Any], runs: Iterable[Run], shift_s: float) -> None:
+        """See Books."""
+        for ghosts, saved in zip(self._ghosts, books["ghosts"], strict=True):
+            ghosts.restore(saved)
+        self.target = min(books["target"], float(self._num_pages))
+        self._sizes = [0, 0]
+        for run in runs:
+            self._sizes[int(run.state[_OFTEN])] += len(run.pages)
 
     def num_candidates(self) -> int:
         """See EvictionPolicy."""

@@ -11,7 +11,7 @@ from interlock.core.errors import ConfigError
 from interlock.core.eviction import RankedEviction
 from interlock.core.prefix_index import Run
 from interlock.plugins.cache.eviction import BeladyConfig
-from interlock.plugins.cache.eviction.ghosts import keys_of
+from interlock.plugins.cache.eviction.ghosts import key_from, keys_of, plain_key
 from interlock.plugins.cache.eviction.lru import LRUEviction
 
 NEVER = float("inf")
@@ -88,7 +88,7 @@ class RecordedLRU(LRUEviction):
         self._write(keys_of(run, len(run.pages)))
 
     def _write(self, keys: list[Hashable]) -> None:
-        self._file.write(json.dumps([_plain(key) for key in keys]) + "\n")
+        self._file.write(json.dumps([plain_key(key) for key in keys]) + "\n")
 
 
 def read_references(path: str) -> list[Hashable]:
@@ -98,21 +98,13 @@ def read_references(path: str) -> list[Hashable]:
         with Path(path).expanduser().open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 place = f"{path}, line {number}"
-                found += [_key(value) for value in json.loads(line)]
+                found += [key_from(value) for value in json.loads(line)]
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{place}: {error}; record the same workload with cache/eviction=lru "
             "cache.eviction.record=FILE first"
         ) from error
     return found
-
-
-def _plain(key: Hashable) -> int | str:
-    return key.hex() if isinstance(key, bytes) else int(str(key))
-
-
-def _key(value: int | str) -> Hashable:
-    return bytes.fromhex(value) if isinstance(value, str) else int(value)
 
 
 def open_record(path: str) -> TextIO:

@@ -1,5 +1,8 @@
 """What is cheap to compute again and seldom used goes first."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from interlock.core.component import BuildContext
 from interlock.core.eviction import RankedEviction
 from interlock.core.model import ModelDescription
@@ -46,6 +49,14 @@ class CostAwareEviction(RankedEviction):
     def rank(self, run: Run) -> tuple[float, float, int]:
         """Value, then last use, then depth, deepest first."""
         return self.value(run), run.last_used_s, -run.depth_pages
+
+    def books(self) -> dict[str, Any]:
+        """See Books."""
+        return {"last": self._last}
+
+    def open_books(self, books: Mapping[str, Any], runs: Iterable[Run], shift_s: float) -> None:
+        """See Books."""
+        self._last = books["last"]
 
     def choose(self) -> Run | None:
         """See EvictionPolicy."""

@@ -1,6 +1,6 @@
 """Memory of content that was evicted: its keys, without its pages."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from interlock.core.prefix_index import Run
@@ -41,6 +41,26 @@ class Ghosts(Generic[V]):
         """Values of those keys that are known, which are no ghosts any more."""
         return [self._values.pop(key) for key in keys if key in self._values]
 
+    def saved(self) -> list[tuple[int | str, V]]:
+        """Keys and values as JSON has them, the oldest first."""
+        return [(plain_key(key), value) for key, value in self._values.items()]
+
+    def restore(self, saved: Iterable[tuple[int | str, V]]) -> None:
+        """Remember what was saved, and nothing else."""
+        self._values = {key_from(key): value for key, value in saved}
+        while len(self._values) > self.most:
+            self.forget_oldest()
+
     def forget_oldest(self) -> None:
         """Forget one key, of which there is at least one."""
         del self._values[next(iter(self._values))]
+
+
+def plain_key(key: Hashable) -> int | str:
+    """A key as JSON has it."""
+    return key.hex() if isinstance(key, bytes) else int(str(key))
+
+
+def key_from(value: int | str) -> Hashable:
+    """The key that `plain_key` made this of."""
+    return bytes.fromhex(value) if isinstance(value, str) else int(value)

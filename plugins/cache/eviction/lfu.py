@@ -1,5 +1,8 @@
 """Least frequently used first, by counts that begin when a run is indexed."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from interlock.core.component import BuildContext
 from interlock.core.eviction import RankedEviction
 from interlock.core.prefix_index import Run
@@ -38,6 +41,14 @@ class LFUEviction(RankedEviction):
         if run is not None:
             self._last_key = self._key(run)
         return run
+
+    def books(self) -> dict[str, Any]:
+        """See Books."""
+        return {"last_key": self._last_key}
+
+    def open_books(self, books: Mapping[str, Any], runs: Iterable[Run], shift_s: float) -> None:
+        """See Books."""
+        self._last_key = books["last_key"]
 
     def _key(self, run: Run) -> float:
         if not self._aging:

@@ -1,5 +1,8 @@
 """LRU-K: the run whose last use but K - 1 is longest ago goes first."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from interlock.core.component import BuildContext
 from interlock.core.eviction import RankedEviction
 from interlock.core.prefix_index import Run
@@ -58,6 +61,19 @@ class LRUKEviction(RankedEviction):
         """Remember when its pages were used."""
         times = tuple(run.state.get(name, NEVER) for name in self._names)
         self._history.remember(keys_of(run, count), times)
+
+    def books(self) -> dict[str, Any]:
+        """See Books."""
+        return {"history": self._history.saved()}
+
+    def open_books(self, books: Mapping[str, Any], runs: Iterable[Run], shift_s: float) -> None:
+        """See Books: its times are in the states of runs and in the history."""
+        history = [(key, tuple(t + shift_s for t in times)) for key, times in books["history"]]
+        self._history.restore(history)
+        for run in runs:
+            for name in (*self._names, "lruk_last"):
+                if name in run.state:
+                    run.state[name] += shift_s
 
     def add(self, run: Run) -> None:
         """See EvictionPolicy."""

@@ -1,5 +1,8 @@
 """S3-FIFO: a small queue that most content leaves without reaching the main one."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from interlock.core.component import BuildContext
 from interlock.core.eviction import EvictionPolicy, RankedEviction
 from interlock.core.prefix_index import Run
@@ -100,6 +103,22 @@ class S3FIFOEviction(EvictionPolicy):
         run.state[_FREQUENCY] = 0.0 if from_small else frequency - 1.0
         self._queues[1].add(run)
         return True
+
+    def age_of(self, run: Run) -> int | None:
+        """Whatever the queue: places decide, and no two runs have one place."""
+        return next((age for q in self._queues if (age := q.age_of(run)) is not None), None)
+
+    def books(self) -> dict[str, Any]:
+        """See Books."""
+        return {"ghosts": self._ghosts.saved(), "places": self._places}
+
+    def open_books(self, books: Mapping[str, Any], runs: Iterable[Run], shift_s: float) -> None:
+        """See Books."""
+        self._ghosts.restore(books["ghosts"])
+        self._places = books["places"]
+        self._sizes = [0, 0]
+        for run in runs:
+            self._sizes[int(run.state[_MAIN])] += len(run.pages)
 
     def num_candidates(self) -> int:
         """See EvictionPolicy."""
