@@ -34,6 +34,7 @@ types:
 page: $(VENV)/.installed
 	$(BIN)/python -m interlock.driver.matrix docs/compatibility.md
 	$(BIN)/python -m interlock.driver.component_table
+	$(BIN)/python -m interlock.driver.seam_pages docs/seams
 
 # torch comes first and pinned: a bare requirement would pull gigabytes of CUDA libraries.
 $(VENV)/.torch:
