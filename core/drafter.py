@@ -65,7 +65,7 @@ class TokenDrafter(Drafter):
 
 @dataclass(frozen=True)
 class DraftRows:
-    """Committed rows that a feature drafter must take in after a step.
+    """Committed rows that a feature drafter must take in after a step, earlier ones included.
 
     For request r, flat rows row_offsets[r] .. row_offsets[r + 1] have the token and the target's
     feature of position p, what the drafter's `taps` gave there, and the token at p + 1. They
@@ -134,8 +134,10 @@ class DraftContext(ABC):
 class FeatureDrafter(Drafter):
     """A drafter with its own forward passes over target features and its own cache rows.
 
-    The executor calls it after each verification with the rows that were committed, so its rows
-    are always built from true features; rows beyond them are speculative and overwritten.
+    The executor calls it after a verification with the rows that were committed, so its rows
+    are always built from true features; rows beyond them are speculative and overwritten. While
+    nobody wants candidates, rows may wait and come several steps' together, at the latest when
+    they end a page; a drafter without cache rows (`attention`) then gets none.
     """
 
     taps: tuple[int, ...] = ()

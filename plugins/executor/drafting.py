@@ -1,4 +1,4 @@
-"""What a feature drafter gets after a step: the committed rows, and attention over their pages."""
+"""What a feature drafter's passes after a step use: attention over pages, and draws."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -8,71 +8,13 @@ import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBackend
-from interlock.core.batch import Batch, StepPlan, StepResult
-from interlock.core.drafter import DraftContext, Drafter, DraftRows, Drawn
+from interlock.core.batch import Batch
+from interlock.core.drafter import DraftContext, DraftRows, Drawn
 from interlock.core.executor import ModelParts
 from interlock.core.model import Attend, Decoder
 from interlock.core.planes import Planes, make_attend, make_attention_batch
 from interlock.core.streams import Purpose
 from interlock.plugins.executor.sampling import SampledRows
-
-
-def committed_rows(
-    plan: StepPlan,
-    result: StepResult,
-    drafter: Drafter,
-    features_TE: Tensor,
-    taps: Sequence[Tensor],
-) -> DraftRows | None:
-    """The rows that a drafter takes in after this step; None where there are none."""
-    flat: list[int] = []
-    following: list[int] = []
-    offsets = [0]
-    limits = []
-    for r in range(plan.batch.num_rows):
-        kept, limit = _committed(plan, r, result, drafter, following)
-        flat += kept
-        offsets.append(len(flat))
-        limits.append(limit)
-    if not flat:
-        return None
-    device, flat_N = features_TE.device, np.array(flat, dtype=np.int64)
-    rows_N = torch.from_numpy(flat_N).to(device)
-    return DraftRows(
-        features_NE=features_TE[rows_N],
-        tokens_N=torch.from_numpy(plan.batch.tokens[flat_N]).to(device),
-        next_tokens_N=torch.tensor(following, device=device),
-        row_offsets=tuple(offsets),
-        starts=tuple(plan.batch.starts.tolist()),
-        limits=tuple(limits),
-        params=plan.params,
-        seeds=plan.seeds,
-        taps=tuple(tap_TE[rows_N] for tap_TE in taps),
-    )
-
-
-def _committed(
-    plan: StepPlan, r: int, result: StepResult, drafter: Drafter, following: list[int]
-) -> tuple[list[int], int]:
-    """Flat indices of row r's committed tokens and its limit; adds their next tokens."""
-    batch, start = plan.batch, int(plan.batch.starts[r])
-    if r in result.errors:
-        return [], 0
-    begin, end = int(batch.row_offsets[r]), int(batch.row_offsets[r + 1])
-    lead = end - len(batch.draft(r).tokens)
-    kept = [*range(begin, lead), *(lead + node for node in result.kept_paths.get(r, ()))]
-    tokens = result.tokens_of(r)
-    known = [*batch.tokens[begin + 1 : lead].tolist(), *(tokens or (plan.next_tokens[r],))]
-    left = int(plan.tokens_left[r]) - len(tokens) - 1
-    limit, deepest = int(plan.draft_limits[r]), drafter.depth or drafter.num_drafts
-    if left < deepest:
-        limit = max(0, min(limit, left))
-    most = drafter.max_positions
-    if most is not None and start + len(kept) + min(limit, deepest) > most:
-        limit = 0
-        kept = kept[: max(0, most - start)]
-    following += known[: len(kept)]
-    return kept, limit
 
 
 def draft_keys(

@@ -22,7 +22,9 @@ from interlock.core.transfers import Transfers
 from interlock.core.verifier import Verifier
 from interlock.plugins.executor import TorchConfig
 from interlock.plugins.executor.batches import attention_batch
-from interlock.plugins.executor.drafting import StepContext, committed_rows
+from interlock.plugins.executor.committed import rows_to_take_in
+from interlock.plugins.executor.deferred import Deferred
+from interlock.plugins.executor.drafting import StepContext
 from interlock.plugins.executor.moves import copy_page, move_entries
 from interlock.plugins.executor.payloads import Payloads
 from interlock.plugins.executor.sampling import SampledRows
@@ -41,6 +43,7 @@ class TorchExecutor(Executor):
         self._planes = parts.planes
         self._verifier = parts.verifier
         self.drafter = parts.drafter
+        self._deferred = Deferred(parts.drafter) if parts.drafter else None
         self._device = parts.device
         self._adapters = parts.adapters
         self._ranks = parts.ranks
@@ -182,10 +185,13 @@ class TorchExecutor(Executor):
     def _draft(self, plan: StepPlan, passed: "Passed", result: StepResult) -> float:
         """Let the drafter take in the committed rows and propose; seconds of the former."""
         assert self.drafter is not None
+        assert self._deferred is not None
         begin_s = self._clock_s()
-        rows = committed_rows(plan, result, self.drafter, passed.features_TE, passed.taps)
+        rows = rows_to_take_in(
+            plan, result, self.drafter, self._deferred, passed.features_TE, passed.taps
+        )
         if rows is None:
-            return 0.0
+            return self._clock_s() - begin_s
         context = StepContext(self._parts, plan.batch, rows)
         drafts = self.drafter.propose(rows, context)
         if self._ranks.size > 1:

@@ -1,0 +1,142 @@
+"""Committed rows that wait for a drafter's pass while nobody wants candidates.
+
+A pass for one row a request costs nearly as much as one for a page of them, so the rows of steps
+without drafting are kept and taken in together: when drafting goes on, or when they end a page,
+which may become visible to other requests after that step. What waits of a request therefore lies
+in one page. A request that ends, is preempted or goes on elsewhere leaves its rows behind: they
+are computed again from wherever it continues. Rows never wait where another sample may copy a page
+that is partly filled, where a window may have let go of what an older row sees, nor at the last
+position that the drafter handles.
+
+Memory: page_size * (1 + taps) * hidden size values for each request that runs.
+
+Legend: S slots, B entries of a page, R rows of a step, N committed tokens, E hidden size.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interlock.core.batch import Batch, Ints, StepPlan
+from interlock.core.drafter import Drafter
+
+Flags = NDArray[np.bool_]
+NOBODY = -1
+
+
+class Waited(NamedTuple):
+    """Rows of several requests, those of one together: tokens, the tokens after them, and of each
+    of the target's outputs [N, E]."""
+
+    tokens_N: Ints
+    following_N: Ints
+    outputs: tuple[Tensor, ...]
+
+
+class Deferred:
+    """What waits, by slot. A request's rows are known by its id and by where they end."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._allowed = all(spec.window is None for spec in drafter.attention)
+        self._most = drafter.max_positions
+        self._owners_S, self._ends_S, self._counts_S = np.zeros((3, 0), dtype=np.int64)
+        self._tokens_SB = self._following_SB = np.zeros((0, 0), dtype=np.int64)
+        self._outputs: list[Tensor] = []
+        """[S, B, E] of the target's features, then of each tap."""
+
+    def waiting(self, batch: Batch) -> Ints:
+        """[R]: how many rows wait that end where a row of the batch begins, of its request."""
+        self._grow(batch)
+        slots_R = batch.slots
+        own_R = self._owners_S[slots_R] == np.array(batch.request_ids)
+        own_R &= self._ends_S[slots_R] == batch.starts
+        return np.asarray(self._counts_S[slots_R] * own_R)
+
+    def may_wait(self, plan: StepPlan, waiting_R: Ints, counts_R: Ints) -> Flags:
+        """[R]: whose committed tokens need not be taken in now, if nobody wants candidates."""
+        batch = plan.batch
+        if not self._allowed:
+            return np.zeros(batch.num_rows, dtype=np.bool_)
+        ends_R, begins_R = batch.starts + counts_R, batch.starts - waiting_R
+        waits_R = ends_R // batch.page_size == begins_R // batch.page_size
+        if self._most is not None:
+            waits_R &= ends_R < self._most
+        waits_R &= [params.samples == 1 for params in plan.params]
+        return np.asarray(waits_R)
+
+    def put(
+        self, batch: Batch, waits_R: Flags, counts_R: Ints, flat_N: Ints, following_N: Ints,
+        outputs: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        """Let what some rows of the batch committed wait: counts_R tokens each, those at flat_N."""
+        if not waits_R.any():
+            return
+        waiting_R = self.waiting(batch)[waits_R]
+        self._keep(outputs)
+        slots_R, starts_R, counts_W = batch.slots[waits_R], batch.starts[waits_R], counts_R[waits_R]
+        self._owners_S[slots_R] = np.array(batch.request_ids)[waits_R]
+        self._ends_S[slots_R], self._counts_S[slots_R] = starts_R + counts_W, waiting_R + counts_W
+        slots_N, places_N = self._places(batch, slots_R, starts_R, counts_W)
+        waits_N = np.repeat(waits_R, counts_R)
+        flat_N = flat_N[waits_N]
+        self._tokens_SB[slots_N, places_N] = batch.tokens[flat_N]
+        self._following_SB[slots_N, places_N] = following_N[waits_N]
+        at, rows_N = (on(slots_N, outputs[0]), on(places_N, outputs[0])), on(flat_N, outputs[0])
+        for kept_SBE, output_TE in zip(self._outputs, outputs, strict=True):
+            kept_SBE[at] = output_TE[rows_N]
+
+    def take(self, batch: Batch, taken_R: Flags) -> Waited:
+        """What waits of these rows' requests, which then waits no longer."""
+        counts_R, slots_R = self.waiting(batch)[taken_R], batch.slots[taken_R]
+        begins_R = batch.starts[taken_R] - counts_R
+        slots_N, places_N = self._places(batch, slots_R, begins_R, counts_R)
+        self._owners_S[slots_R] = NOBODY
+        return Waited(
+            self._tokens_SB[slots_N, places_N],
+            self._following_SB[slots_N, places_N],
+            tuple(
+                kept_SBE[on(slots_N, kept_SBE), on(places_N, kept_SBE)]
+                for kept_SBE in self._outputs
+            ) if len(slots_N) else (),
+        )  # fmt: skip
+
+    def _places(
+        self, batch: Batch, slots_R: Ints, begins_R: Ints, counts_R: Ints
+    ) -> tuple[Ints, Ints]:
+        """Slots and places in a page of counts_R entries each, from entries begins_R on."""
+        before_R = np.cumsum(counts_R) - counts_R
+        entries_N = np.arange(counts_R.sum()) + np.repeat(begins_R - before_R, counts_R)
+        return np.repeat(slots_R, counts_R), entries_N % batch.page_size
+
+    def _grow(self, batch: Batch) -> None:
+        """Room for the batch's slots: if it is missing, for twice as many as before at least."""
+        have, need = len(self._owners_S), int(batch.slots.max()) + 1
+        if need <= have:
+            return
+        more = max(need, 2 * have) - have
+        self._owners_S = np.pad(self._owners_S, (0, more), constant_values=NOBODY)
+        self._ends_S = np.pad(self._ends_S, (0, more))
+        self._counts_S = np.pad(self._counts_S, (0, more))
+        rows = np.zeros((more, batch.page_size), dtype=np.int64)
+        shape = have, batch.page_size
+        self._tokens_SB = np.concatenate([self._tokens_SB.reshape(shape), rows])
+        self._following_SB = np.concatenate([self._following_SB.reshape(shape), rows])
+
+    def _keep(self, outputs: Sequence[Tensor]) -> None:
+        """Room for these outputs of every slot; what waits stays."""
+        size = self._tokens_SB.shape
+        if self._outputs and len(self._outputs[0]) == size[0]:
+            return
+        larger = [output_TE.new_empty(*size, output_TE.shape[1]) for output_TE in outputs]
+        for new_SBE, kept_SBE in zip(larger, self._outputs, strict=False):
+            new_SBE[: len(kept_SBE)] = kept_SBE
+        self._outputs = larger
+
+
+def on(places: Ints, like: Tensor) -> Tensor:
+    """Places as a tensor where `like` is."""
+    return torch.from_numpy(places).to(like.device)
