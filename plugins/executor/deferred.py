@@ -5,8 +5,9 @@ without drafting are kept and taken in together: when drafting goes on, or when 
 which may become visible to other requests after that step. What waits of a request therefore lies
 in one page. A request that ends, is preempted or goes on elsewhere leaves its rows behind: they
 are computed again from wherever it continues. Rows never wait where another sample may copy a page
-that is partly filled, where a window may have let go of what an older row sees, nor at the last
-position that the drafter handles.
+that is partly filled, where a window may have let go of what an older row sees, at the last
+position that the drafter handles, nor on several ranks, of which only the first knows slots and
+samples.
 
 Memory: page_size * (1 + taps) * hidden size values for each request that runs.
 
@@ -26,6 +27,7 @@ from interlock.core.drafter import Drafter
 
 Flags = NDArray[np.bool_]
 NOBODY = -1
+NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Waited(NamedTuple):
@@ -40,8 +42,8 @@ class Waited(NamedTuple):
 class Deferred:
     """What waits, by slot. A request's rows are known by its id and by where they end."""
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._allowed = all(spec.window is None for spec in drafter.attention)
+    def __init__(self, drafter: Drafter, ranks: int) -> None:
+        self._allowed = ranks == 1 and all(spec.window is None for spec in drafter.attention)
         self._most = drafter.max_positions
         self._owners_S, self._ends_S, self._counts_S = np.zeros((3, 0), dtype=np.int64)
         self._tokens_SB = self._following_SB = np.zeros((0, 0), dtype=np.int64)
@@ -50,6 +52,8 @@ class Deferred:
 
     def waiting(self, batch: Batch) -> Ints:
         """[R]: how many rows wait that end where a row of the batch begins, of its request."""
+        if not self._allowed:
+            return np.zeros(batch.num_rows, dtype=np.int64)
         self._grow(batch)
         slots_R = batch.slots
         own_R = self._owners_S[slots_R] == np.array(batch.request_ids)
@@ -91,6 +95,8 @@ class Deferred:
 
     def take(self, batch: Batch, taken_R: Flags) -> Waited:
         """What waits of these rows' requests, which then waits no longer."""
+        if not self._allowed:
+            return Waited(NONE, NONE, ())
         counts_R, slots_R = self.waiting(batch)[taken_R], batch.slots[taken_R]
         begins_R = batch.starts[taken_R] - counts_R
         slots_N, places_N = self._places(batch, slots_R, begins_R, counts_R)

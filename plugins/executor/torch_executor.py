@@ -43,7 +43,9 @@ class TorchExecutor(Executor):
         self._planes = parts.planes
         self._verifier = parts.verifier
         self.drafter = parts.drafter
-        self._deferred = Deferred(parts.drafter) if parts.drafter else None
+        self._deferred: Deferred | None = None
+        if parts.drafter is not None:
+            self._deferred = Deferred(parts.drafter, parts.ranks.size)
         self._device = parts.device
         self._adapters = parts.adapters
         self._ranks = parts.ranks

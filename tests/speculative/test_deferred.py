@@ -80,7 +80,7 @@ def busy():
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_rows_that_waited_are_what_they_would_have_been(model, draft):
-    """Chunks, preemptions, prefix hits and samples included; and outputs stay."""
+    """Chunks, preemptions, prefix hits and samples included; and outputs stay the same."""
     check_rows(model, draft)
 
 

@@ -128,13 +128,13 @@ class Layer:
     ) -> Tensor:
         """[T, E]: residual + attention over x, then that + the MLP of its norm.
 
-        Given `wanted_R`, only those rows' [R, E]; all of them are stored.
+        Given `wanted_R`, only those rows' [R, E], in that order; all of them are stored.
         """
         q_THD = self._query(x_TI).view(len(x_TI), -1, self.shape.head_dim)
         q_THD = self._operations.rotate(_normed(self._query_norm, q_THD), *rotation)
         inputs = HeadsInput(q_THD, *self.keys_values(x_TI, rotation))
         attended_THD = attend(self.number, self.spec, inputs)
-        if wanted_R is not None and len(wanted_R) < len(x_TI):
+        if wanted_R is not None:
             attended_THD, residual_TE = attended_THD[wanted_R], residual_TE[wanted_R]
         if not len(residual_TE):
             return residual_TE
