@@ -89,9 +89,11 @@ class Deferred:
         flat_N = flat_N[waits_N]
         self._tokens_SB[slots_N, places_N] = batch.tokens[flat_N]
         self._following_SB[slots_N, places_N] = following_N[waits_N]
-        at, rows_N = (on(slots_N, outputs[0]), on(places_N, outputs[0])), on(flat_N, outputs[0])
+        at_N = on(slots_N * batch.page_size + places_N, outputs[0])
+        rows_N = on(flat_N, outputs[0])
         for kept_SBE, output_TE in zip(self._outputs, outputs, strict=True):
-            kept_SBE[at] = output_TE[rows_N]
+            given_NE = output_TE if len(rows_N) == len(output_TE) else output_TE[rows_N]
+            kept_SBE.flatten(0, 1).index_copy_(0, at_N, given_NE)
 
     def take(self, batch: Batch, taken_R: Flags) -> Waited:
         """What waits of these rows' requests, which then waits no longer."""
@@ -101,13 +103,12 @@ class Deferred:
         begins_R = batch.starts[taken_R] - counts_R
         slots_N, places_N = self._places(batch, slots_R, begins_R, counts_R)
         self._owners_S[slots_R] = NOBODY
+        at_N = slots_N * batch.page_size + places_N
         return Waited(
             self._tokens_SB[slots_N, places_N],
             self._following_SB[slots_N, places_N],
-            tuple(
-                kept_SBE[on(slots_N, kept_SBE), on(places_N, kept_SBE)]
-                for kept_SBE in self._outputs
-            ) if len(slots_N) else (),
+            tuple(kept_SBE.flatten(0, 1)[on(at_N, kept_SBE)] for kept_SBE in self._outputs)
+            if len(at_N) else (),
         )  # fmt: skip
 
     def _places(

@@ -130,8 +130,11 @@ class Layer:
 
         Given `wanted_R`, only those rows' [R, E], in that order; all of them are stored.
         """
-        q_THD = self._query(x_TI).view(len(x_TI), -1, self.shape.head_dim)
-        q_THD = self._operations.rotate(_normed(self._query_norm, q_THD), *rotation)
+        if wanted_R is None or len(wanted_R):
+            q_THD = self._query(x_TI).view(len(x_TI), -1, self.shape.head_dim)
+            q_THD = self._operations.rotate(_normed(self._query_norm, q_THD), *rotation)
+        else:  # nobody reads what is attended
+            q_THD = x_TI.new_zeros(len(x_TI), self.shape.heads, self.shape.head_dim)
         inputs = HeadsInput(q_THD, *self.keys_values(x_TI, rotation))
         attended_THD = attend(self.number, self.spec, inputs)
         if wanted_R is not None:

@@ -6,7 +6,7 @@ from interlock.core.draft_length import DraftRound
 
 PRIOR = 0.7
 """Acceptance of a first candidate before there is evidence, and its weight in rounds."""
-PRIOR_ROUNDS = 2.0
+PRIOR_ROUNDS = 4.0
 FADED = 0.5
 """Rounds that count as no evidence."""
 

@@ -5,50 +5,51 @@ joined by straight lines, and continued beyond the ends by the slope there.
 """
 
 from bisect import bisect_left
+from collections import deque
 from typing import NamedTuple
 
 from interlock.core.draft_length import StepOutcome
 
-WEIGHT = 0.2
-"""Of a new measurement once there are five."""
-STALE = 64
-"""Measurements of other sizes after which a new one counts half: what was known may be old."""
-OUTLIER = 3.0
-"""A measurement counts as at most so many times what is known: pauses are not the step's."""
+KEPT, FEW = 9, 4
+"""Measurements of a size that count. The median of them does; of fewer than four the shortest,
+because first runs are slow."""
+STALE = 256
+"""Measurements of any size after which one no longer counts."""
+IDLE_WEIGHT = 0.05
+"""Of a new step without drafting in the average over them: some take much in, most nothing."""
 EXACT = 16
 """From here on sizes share a point: 16 points for each doubling."""
 
 
 class Point(NamedTuple):
-    """Seconds at a size, from so many measurements (as far as they count), the last of them the
-    table's `at`-th."""
+    """Seconds at a size, from so many measurements (as far as they count)."""
 
     size: float
     seconds: float
     weight: float
-    at: int = 0
 
 
 class CostTable:
     """Seconds by size, from measurements at some sizes."""
 
     def __init__(self) -> None:
+        self._measured: dict[int, deque[tuple[int, float]]] = {}
         self._points: dict[int, Point] = {}
         self._hull: list[Point] | None = None
         self._added = 0
 
     def add(self, size: int, seconds: float) -> None:
-        """A measurement. Of the first three the shortest counts: first runs are slow."""
+        """A measurement; pauses of the machine, which only few have, do not move the median."""
         key = _shared(size)
-        known = self._points.get(key, Point(key, seconds, 0))
-        value = min(known.seconds, seconds)
-        if known.weight >= 3:
-            age = (self._added - known.at) / (2 * STALE)
-            step = max(WEIGHT, 1 / (known.weight + 1), min(0.5, age))
-            value = known.seconds + step * (min(seconds, OUTLIER * known.seconds) - known.seconds)
-        self._hull = None
+        measured = self._measured.setdefault(key, deque(maxlen=KEPT))
+        while measured and self._added - measured[0][0] > STALE:
+            measured.popleft()
+        measured.append((self._added, seconds))
         self._added += 1
-        self._points[key] = Point(key, value, min(known.weight + 1, 1 / WEIGHT), self._added)
+        found = sorted(value for _, value in measured)
+        middle = found[0] if len(found) < FEW else found[(len(found) - 1) // 2]
+        self._points[key] = Point(key, middle, len(found))
+        self._hull = None
 
     @property
     def sizes(self) -> int:
@@ -110,6 +111,7 @@ class StepCosts:
         self.target = CostTable()
         """By rows: decoding requests and verified candidates."""
         self._catch_up = CostTable()
+        self._idle: dict[int, Point] = {}
         self._drafts: dict[int, CostTable] = {}
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -119,14 +121,26 @@ class StepCosts:
             return
         rows = outcome.decodes + sum(len(one.draft.tokens) for one in outcome.rounds)
         self.target.add(rows, times.target_s)
-        self._catch_up.add(outcome.decodes, times.catch_up_s)
         if outcome.drafting and outcome.proposed:
+            self._catch_up.add(outcome.decodes, times.catch_up_s)
             table = self._drafts.setdefault(outcome.proposed, CostTable())
             table.add(outcome.drafting, times.draft_s)
+        elif not outcome.rounds:
+            key = _shared(outcome.decodes)
+            known = self._idle.get(key, Point(key, 0.0, 0))
+            step = max(IDLE_WEIGHT, 1 / (known.weight + 1)) * (times.catch_up_s - known.seconds)
+            self._idle[key] = Point(key, known.seconds + step, known.weight + 1)
 
     def catch_up(self, decodes: int) -> float:
-        """Seconds in which the drafter takes in what this many requests committed."""
+        """Seconds in which the drafter takes in what this many requests committed, to draft."""
         return self._catch_up.at(decodes)
+
+    def idle(self, decodes: int) -> float:
+        """The same while nothing is drafted, on average: committed rows wait, and then come
+        together."""
+        key = _shared(decodes)
+        near = min(self._idle, key=lambda known: abs(known - key), default=None)
+        return 0.0 if near is None else self._idle[near].seconds * decodes / max(1, near)
 
     def around(self, decodes: int) -> float:
         """Seconds that this many requests take beside the target, with drafts as long as ever."""

@@ -28,10 +28,13 @@ from interlock.plugins.speculative.lengths.survival import survivals
 
 WARM = 4
 """Steps that measure, verifying nothing and everything by turns, before the first search."""
-TRIES = 6
-"""Steps after which the drafter rests, if drafting lost time in them."""
+TRIES, TRIED_ROUNDS = 6, 24
+"""Steps and rounds of drafts after which the drafter rests, if drafting lost time in them. Few
+rounds would say little: what one accepts varies by more than drafting gains."""
 LOSS = 0.02
-"""Of all time, what such steps may lose: the dearer they are, the longer it rests."""
+"""Of all time, what such steps may lose: the dearer they are, the longer it rests, and twice as
+long after each try in a row that lost, up to MOST_PATIENCE times."""
+MOST_PATIENCE = 8
 
 
 class Node(NamedTuple):
@@ -53,6 +56,8 @@ class DSpark(DraftLength):
         self._resting = 0
         self._searched = False
         self._gains: list[float] = []
+        self._rounds = 0
+        self._patience = 1
 
     def propose(self, num_drafts: int, decodes: int) -> int:
         """The whole block: its length is the drafter's. None while it rests, because drafting cost
@@ -84,18 +89,29 @@ class DSpark(DraftLength):
         self._resting = max(0, self._resting - 1)
         if self._searched and not outcome.prompt_tokens and outcome.times.target_s > 0:
             self._gains.append(self._gain(outcome))
+            self._rounds += len(outcome.rounds)
         self._searched = False
-        if len(self._gains) >= TRIES:
-            gain, self._gains = sum(self._gains) / len(self._gains), []
-            if gain < 1:
-                self._resting = max(self._config.probe, round(TRIES * (1 / gain - 1) / LOSS))
+        enough = TRIES if self._rounds >= TRIED_ROUNDS else TRIED_ROUNDS
+        if len(self._gains) >= enough:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Rest, if the last steps that drafted lost time."""
+        tries, gain = len(self._gains), sum(self._gains) / len(self._gains)
+        self._gains, self._rounds = [], 0
+        if gain >= 1:
+            self._patience = 1
+            return
+        rest = max(self._config.probe, round(tries * (1 / gain - 1) / LOSS))
+        self._resting = rest * self._patience
+        self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def _gain(self, outcome: StepOutcome) -> float:
         """Tokens a second of this step, by what such a step costs, to those without drafting."""
         decodes, target = outcome.decodes, self._costs.target
         tokens = decodes + sum(len(one.path) for one in outcome.rounds)
         rows = decodes + sum(len(one.draft.tokens) for one in outcome.rounds)
-        without_s = target.at(decodes) + self._costs.catch_up(decodes)
+        without_s = target.at(decodes) + self._costs.idle(decodes)
         return tokens / decodes * without_s / (target.at(rows) + self._costs.around(decodes))
 
     def _chances(self, draft: Draft, place: int, load: StepLoad) -> tuple[float, ...]:

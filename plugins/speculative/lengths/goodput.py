@@ -1,12 +1,13 @@
 """The length that gives most tokens a second, by measured acceptance and measured costs.
 
     goodput(n) = R (1 + sum of the first n chances) / (T(R + rows of n) + draft(R, n) + catch-up)
+    goodput(0) = R / (T(R) + what committed rows take that wait meanwhile)
 
 after SmartSpec (arXiv 2406.14066) and vLLM's dynamic speculation, with four additions: places are
 counted one by one instead of by one rate; a new length must gain `hysteresis`; one step in `probe`
 tries another length, so that acceptance stays known while nothing is drafted, and the cost without
 drafts while something is (less often where a try is dear); and costs are measured without drafts
-first, then with one.
+first, then with all that the drafter makes if those are few rows, else with one.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from interlock.plugins.speculative.lengths.options import GoodputConfig
 PROBE_FADE = 0.8
 """What a probe leaves of older evidence while nothing is drafted: acceptance then comes in so
 rarely that it must count for more, or a drafter that has become good would go unnoticed."""
+FEW_ROWS = 16
+"""Up to so many rows a first try is of whole drafts: it tells all places at once, and a step of few
+rows waits for memory, however many they are."""
 FIRST_PROBE = 8
 """Steps to the first probe; each next one waits twice as long, up to the option."""
 PROBE_LOSS = 0.02
@@ -51,7 +55,8 @@ class Goodput(DraftLength):
         if not self._costs.target.knows(decodes):
             self._asked = 0
         elif self._costs.target.sizes < 2:
-            self._asked = min(1, num_drafts)
+            whole = decodes * (1 + num_drafts) <= FEW_ROWS
+            self._asked = num_drafts if whole else min(1, num_drafts)
         elif self._probing:
             self._asked = self._probe(num_drafts, decodes)
         return self._asked
@@ -65,7 +70,7 @@ class Goodput(DraftLength):
         longest = max((len(draft.tokens) for draft in drafts), default=0)
         if self._probing or not longest or not self._costs.target.knows(load.decodes):
             return [len(draft.tokens) for draft in drafts]
-        ahead = self._costs.drafts(load.decodes, self._length or 0)[-1]
+        ahead = self._beside(self._length or 0, load.decodes)[-1]
         rates = self._rates(longest, load.decodes, [ahead] * (longest + 1))
         best = max(range(longest + 1), key=rates.__getitem__)
         if rates[best] > (1 + self._config.hysteresis) * rates[longest]:
@@ -87,7 +92,7 @@ class Goodput(DraftLength):
         """
         self._probes += 1
         self._pause = min(2 * self._pause, self._config.probe)
-        rates = self._rates(num_drafts, decodes, self._costs.drafts(decodes, num_drafts))
+        rates = self._rates(num_drafts, decodes, self._beside(num_drafts, decodes))
         if self._asked:
             probed = 0 if self._probes % 2 else min(self._asked + 1, num_drafts)
         else:
@@ -101,23 +106,27 @@ class Goodput(DraftLength):
 
         At most twice as long as was tried: a hopeful guess about far places costs many rows.
         """
-        rates = self._rates(num_drafts, decodes, self._costs.drafts(decodes, num_drafts))
+        rates = self._rates(num_drafts, decodes, self._beside(num_drafts, decodes))
         most = min(num_drafts, max(1, 2 * self._acceptance.tried))
         best = max(range(most + 1), key=rates.__getitem__)
         so_far = None if self._length is None else min(self._length, num_drafts)
         if so_far is None or rates[best] > (1 + self._config.hysteresis) * rates[so_far]:
             self._length = best
 
-    def _rates(self, longest: int, decodes: int, drafting: Sequence[float]) -> list[float]:
+    def _beside(self, longest: int, decodes: int) -> list[float]:
+        """Seconds beside the target's with 0, 1, ... `longest` candidates."""
+        catch_up, drafts = self._costs.catch_up(decodes), self._costs.drafts(decodes, longest)
+        return [self._costs.idle(decodes), *(catch_up + seconds for seconds in drafts[1:])]
+
+    def _rates(self, longest: int, decodes: int, beside: Sequence[float]) -> list[float]:
         """Tokens a second with 0, 1, ... `longest` candidates; without costs tokens a step."""
-        catch_up = self._costs.catch_up(decodes)
         chances, shares = self._acceptance.chances(longest), self._acceptance.shares(longest)
         tokens, rows, rates = 1.0, 1.0, []
         for length in range(longest + 1):
             if length:
                 tokens += shares[length - 1] * chances[length - 1]
                 rows += shares[length - 1]
-            seconds = self._costs.target.at(decodes * rows) + catch_up + drafting[length]
+            seconds = self._costs.target.at(decodes * rows) + beside[length]
             rates.append(decodes * tokens / seconds if seconds > 0 else tokens)
         return rates
 
