@@ -111,6 +111,8 @@ class StepCosts:
         self.target = CostTable()
         """By rows: decoding requests and verified candidates."""
         self._catch_up = CostTable()
+        self._resumed = CostTable()
+        self._drafting = False
         self._idle: dict[int, Point] = {}
         self._drafts: dict[int, CostTable] = {}
 
@@ -122,18 +124,22 @@ class StepCosts:
         rows = outcome.decodes + sum(len(one.draft.tokens) for one in outcome.rounds)
         self.target.add(rows, times.target_s)
         if outcome.drafting and outcome.proposed:
-            self._catch_up.add(outcome.decodes, times.catch_up_s)
+            # the first step of several also takes in what waited
+            known = self._catch_up if self._drafting else self._resumed
+            known.add(outcome.decodes, times.catch_up_s)
             table = self._drafts.setdefault(outcome.proposed, CostTable())
             table.add(outcome.drafting, times.draft_s)
         elif not outcome.rounds:
             key = _shared(outcome.decodes)
-            known = self._idle.get(key, Point(key, 0.0, 0))
-            step = max(IDLE_WEIGHT, 1 / (known.weight + 1)) * (times.catch_up_s - known.seconds)
-            self._idle[key] = Point(key, known.seconds + step, known.weight + 1)
+            mean = self._idle.get(key, Point(key, 0.0, 0))
+            step = max(IDLE_WEIGHT, 1 / (mean.weight + 1)) * (times.catch_up_s - mean.seconds)
+            self._idle[key] = Point(key, mean.seconds + step, mean.weight + 1)
+        self._drafting = bool(outcome.drafting and outcome.proposed)
 
     def catch_up(self, decodes: int) -> float:
         """Seconds in which the drafter takes in what this many requests committed, to draft."""
-        return self._catch_up.at(decodes)
+        table = self._catch_up if self._catch_up.sizes else self._resumed
+        return table.at(decodes)
 
     def idle(self, decodes: int) -> float:
         """The same while nothing is drafted, on average: committed rows wait, and then come

@@ -26,6 +26,9 @@ rarely that it must count for more, or a drafter that has become good would go u
 FEW_ROWS = 16
 """Up to so many rows a first try is of whole drafts: it tells all places at once, and a step of few
 rows waits for memory, however many they are."""
+FIRST_ROUNDS, PROBE_ROUNDS = 8, 4
+"""Rounds of first tries, and of a probe while nothing is drafted: what one accepts says little, so
+that few requests take several steps."""
 FIRST_PROBE = 8
 """Steps to the first probe; each next one waits twice as long, up to the option."""
 PROBE_LOSS = 0.02
@@ -46,15 +49,22 @@ class Goodput(DraftLength):
         self._until_probe = self._pause = min(FIRST_PROBE, config.probe)
         self._probes = 0
         self._probing = False
+        self._first_rounds = 0
+        self._burst = 0
 
     def propose(self, num_drafts: int, decodes: int) -> int:
         """See DraftLength."""
+        if self._burst:  # a probe that goes on
+            self._burst -= 1
+            self._asked = min(self._asked, num_drafts)
+            return self._asked
         self._choose(num_drafts, decodes)
         assert self._length is not None
         self._asked, self._probing = min(self._length, num_drafts), self._until_probe <= 0
         if not self._costs.target.knows(decodes):
             self._asked = 0
-        elif self._costs.target.sizes < 2:
+        elif self._first_rounds < FIRST_ROUNDS or self._costs.target.sizes < 2:
+            self._first_rounds += decodes
             whole = decodes * (1 + num_drafts) <= FEW_ROWS
             self._asked = num_drafts if whole else min(1, num_drafts)
         elif self._probing:
@@ -97,7 +107,9 @@ class Goodput(DraftLength):
             probed = 0 if self._probes % 2 else min(self._asked + 1, num_drafts)
         else:
             probed = max(range(1, num_drafts + 1), key=rates.__getitem__, default=0)
+            self._burst = -(-PROBE_ROUNDS // decodes) - 1
         lost_steps = rates[self._asked] / rates[probed] - 1 if rates[probed] > 0 else 0.0
+        lost_steps *= 1 + self._burst
         self._until_probe = max(self._pause, round(lost_steps / PROBE_LOSS))
         return probed
 
