@@ -124,9 +124,10 @@ class CachedRuns:
             self.index.isolate(shared)
             self._refresh(self._run_of(shared))
         if inserted.kept:
-            self._pool.keep(own[known:])
+            fresh = own[known:] if known else own
+            self._pool.keep(fresh)
             self._counters.inserted_pages += inserted.kept
-            self._stamp(own[known:], now_s)
+            self._stamp(fresh, now_s)
         for watch in self.watches:
             watch.stored(key, after, inserted)
         return inserted.pages
@@ -142,7 +143,7 @@ class CachedRuns:
     def _stamp(self, pages: Pages, now_s: float) -> None:
         remaining = len(pages)
         while remaining > 0:
-            run = self._run_of(PageId(int(pages[remaining - 1])))
+            run = self._run_of(PageId(pages.item(remaining - 1)))
             if run.uses == 0:
                 run.created_s = now_s
                 run.uses = 1

@@ -405,7 +405,7 @@ class KVCache:
             return
         row = self.tables[0][holding.slot]
         own = row[first:end].copy()
-        after = PageId(int(row[first - 1])) if first else None
+        after = PageId(row.item(first - 1)) if first else None
         key = PrefixKey(holding.salt, holding.sequence.units(first, end))
         pages = self.runs.insert(key, after, own, now_s)
         if pages is not own:

@@ -117,7 +117,7 @@ class PagePool:
 
     def keep(self, pages: Pages) -> None:
         """The index now holds these referenced pages."""
-        self.kept[_places(pages)] = True
+        self.kept[pages.item(0) if len(pages) == 1 else _places(pages)] = True
 
     def forget(self, pages: Pages) -> None:
         """The index let go of these kept pages; those without a reference are free again."""

@@ -51,7 +51,7 @@ class RadixIndex(RunTree):
         while done < len(rows):
             if node is None or used == len(node.pages):
                 following = self._following.get(salt if node is None else node.number, {})
-                found = following.get(rows[done].tobytes())
+                found = following.get(rows[done].tobytes()) if following else None
                 if found is None:
                     break
                 node, used = found, 0

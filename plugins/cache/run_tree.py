@@ -215,6 +215,9 @@ class RunTree(PrefixIndex):
 
     def _own(self, node: Node, pages: Pages) -> None:
         """Enter pages of a node into the page table."""
+        if len(pages) == 1 and pages.item(0) < len(self._owner):  # what decoding adds: no array
+            self._owner[pages.item(0)] = node.number
+            return
         places = pages.astype(np.intp)  # numpy scatters three times slower through int32 indexes
         try:
             self._owner[places] = node.number
