@@ -24,6 +24,7 @@ from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
 from interlock.study.read_study import EXAMPLE, read_study
 from interlock.study.report.commands import report, report_main
+from interlock.study.report.comparison import compare_main
 from interlock.study.run_study import run_study
 from interlock.study.runs import Runs
 from interlock.study.show_plan import print_plan
@@ -38,6 +39,7 @@ Vary components, keep everything else fixed, and learn what each contributes.
   interlock study X.yaml cache.num_pages=64 study.repeats=5     with changes
   interlock study --resume studies/X/2026-01-31_12-00-00        go on with one that was stopped
   interlock study report studies/X/2026-01-31_12-00-00          its report, made again
+  interlock study compare DIR DIR                   what changed from one study to another
 
 A study file, X.yaml, in which every level holds all the options that belong to it:
 
@@ -54,6 +56,8 @@ def main(arguments: list[str], registry: Registry) -> int:
     """
     if arguments[:1] == ["report"]:
         return report_main(arguments[1:])
+    if arguments[:1] == ["compare"]:
+        return compare_main(arguments[1:])
     parsed = _parser().parse_args(arguments)
     console = Console()
     study, folder = _asked(parsed, registry)

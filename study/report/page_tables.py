@@ -74,7 +74,7 @@ def contrasts_section(
     for contrast in contrasts:
         metrics.setdefault(contrast.metric, Metric(contrast.metric))
     floors = {floor.metric: floor.value for floor in results.findings.noise}
-    reach = {key: _reach([c.estimate for c in contrasts if c.metric == key]) for key in metrics}
+    reach = {key: reach_of([c.estimate for c in contrasts if c.metric == key]) for key in metrics}
     rows = [
         (_contrast(c, metrics[c.metric], floors.get(c.metric), reach[c.metric]), c.metric)
         for c in contrasts
@@ -103,7 +103,7 @@ def _contrast(
     ]
 
 
-def _reach(estimates: Sequence[Estimate]) -> float:
+def reach_of(estimates: Sequence[Estimate]) -> float:
     """What a whisker's half width stands for: the largest end, of outliers only a part."""
     ends = sorted(
         abs(end) for e in estimates for end in (e.value, e.low, e.high) if math.isfinite(end)

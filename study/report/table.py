@@ -52,7 +52,7 @@ def print_findings(
     """Print notes, cells, effects, refusals and the noise floor, in this order."""
     parts: list[RenderableType] = [Text(printable(study.title or study.name), "bold")]
     if findings.notes:
-        parts.append(_lines("What you must know", findings.notes, "yellow"))
+        parts.append(lines_of("What you must know", findings.notes, "yellow"))
     wide = console.width >= WIDE
     metrics = metrics_of(study, findings)
     if metrics:
@@ -97,7 +97,8 @@ def _same(findings: Findings) -> bool:
     return all((c.metric, c.estimate.value, c.estimate.low) in values for c in findings.contrasts)
 
 
-def _table(title: str) -> Table:
+def table_of(title: str) -> Table:
+    """An empty table without lines, its title above it."""
     return Table(
         title=Text(f"\n{title}", "bold"),
         title_justify="left",
@@ -120,7 +121,7 @@ def _cells(
     for start in range(0, len(metrics), each):
         part = metrics[start : start + each]
         rest = f" (part {start // each + 1})" if len(metrics) > each else ""
-        table = _table(f"Cells: medians and {findings.confidence:.0%} intervals{rest}")
+        table = table_of(f"Cells: medians and {findings.confidence:.0%} intervals{rest}")
         table.add_column("cell", overflow="fold")
         for metric in part:
             table.add_column(f"{titled(metric.key)}\n{metric.better} is better", justify="right")
@@ -174,7 +175,7 @@ def _contrasts(
         found = of_metric(contrasts, metric)
         if not found:
             continue
-        table = _table(f"{title}: {titled(metric.key)}, {metric.better} is better")
+        table = table_of(f"{title}: {titled(metric.key)}, {metric.better} is better")
         for name in ("level" if title.startswith("Effects") else "cell", "effect"):
             table.add_column(name, overflow="fold")
         if wide:
@@ -198,7 +199,7 @@ def _contrast(contrast: Contrast, metric: Metric, wide: bool) -> list[Text]:
 
 def _noise(findings: Findings, metrics: Sequence[Metric]) -> Table:
     scales = {metric.key: metric for metric in metrics}
-    table = _table("Noise floor: what two runs of one composition differ by")
+    table = table_of("Noise floor: what two runs of one composition differ by")
     for name in ("metric", "floor", "pairs", "source"):
         table.add_column(name, overflow="fold")
     for floor in findings.noise:
@@ -214,17 +215,18 @@ def _failures(failed: Sequence[Observation], most: int = 10) -> Text:
     lines = [f"{one.cell}, repeat {one.repeat}: {one.failure}" for one in failed[:most]]
     if len(failed) > most:
         lines.append(f"and {len(failed) - most} more; see results.csv")
-    return _lines(f"{counted(len(failed), 'run')} failed", lines, "red")
+    return lines_of(f"{counted(len(failed), 'run')} failed", lines, "red")
 
 
 def _refusals(refusals: Sequence[Refusal], most: int = 20) -> Text:
     lines = [f"{one.cell.id}: {' '.join(one.problems)}" for one in refusals[:most]]
     if len(refusals) > most:
         lines.append(f"and {len(refusals) - most} more; see cells.csv")
-    return _lines(f"{counted(len(refusals), 'cell')} refused", lines, "")
+    return lines_of(f"{counted(len(refusals), 'cell')} refused", lines, "")
 
 
-def _lines(title: str, lines: Sequence[str], style: str) -> Text:
+def lines_of(title: str, lines: Sequence[str], style: str) -> Text:
+    """A title and one point for each line."""
     text = Text(f"\n{title}", "bold")
     for line in lines:
         text.append(f"\n- {printable(line)}", f"{style} not bold".strip())

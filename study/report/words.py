@@ -141,7 +141,7 @@ def _percent(value: float) -> str:
 
 
 def _decimals(percent: float) -> int:
-    return 1 if abs(percent) >= 10 else 2
+    return 1 if round(abs(percent), 2) >= 10 else 2
 
 
 def chance(p: float | None) -> str:
