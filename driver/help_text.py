@@ -24,7 +24,8 @@ Interlock assembles LLM-serving components into an engine, runs a workload on it
 
 `interlock run` is the same command. `interlock study FILE` runs an ablation study from a file, with
 repeats, intervals and a report; its --help has an example. `interlock chat` talks to a
-model; its --help says how.
+model. `interlock explain` says what a composition would run and why; `interlock plugins` lists and
+checks what is installed; `interlock new-plugin` writes a package to start from.
 --hydra-help lists the flags of the configuration system; --version prints the version."""
 
 
