@@ -32,6 +32,13 @@ def safe(content: Content) -> str:
     return content.text if isinstance(content, Html) else escape(printable(content), quote=True)
 
 
+def breakable(content: Content) -> Content:
+    """A name such as `cache=radix,spec=none`, which may go on in a new line after its signs."""
+    if not isinstance(content, str):
+        return content
+    return Html(safe(content).replace("=", "=<wbr>").replace(",", ",<wbr>"))
+
+
 def tag(_name: str, *inside: Content, **attributes: str | bool | None) -> Html:
     """An element. `class_` is the attribute class, `data_v` data-v; None and False are left out."""
     parts = []
@@ -99,7 +106,7 @@ def _field(field: Field | str, place: int) -> Html:
     value = given.value
     key = None if value is None or not math.isfinite(value) else f"{value:.6g}"
     if place == 0:
-        return tag("th", given.shown, scope="row", data_v=key)
+        return tag("th", breakable(given.shown), scope="row", data_v=key)
     return tag("td", given.shown, data_v=key)
 
 

@@ -4,7 +4,16 @@ import math
 from collections.abc import Sequence
 
 from interlock.study.findings import CellSummary, Contrast, Estimate
-from interlock.study.report.markup import Content, Field, Html, joined, section, table, tag
+from interlock.study.report.markup import (
+    Content,
+    Field,
+    Html,
+    breakable,
+    joined,
+    section,
+    table,
+    tag,
+)
 from interlock.study.report.results import Results, idle_everywhere, ranked
 from interlock.study.report.words import (
     chance,
@@ -39,7 +48,7 @@ def cells_section(results: Results) -> Html:
 
 
 def _named(cell: CellSummary, baseline: str, common: frozenset[str]) -> Html:
-    marks: list[Content] = [cell.cell]
+    marks: list[Content] = [breakable(cell.cell)]
     if cell.cell == baseline:
         marks.append(tag("span", "baseline", class_="mark"))
     if cell.pareto:

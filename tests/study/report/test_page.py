@@ -59,7 +59,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.seen.append((tag, dict(attributes)))
-        if tag not in ("meta", "input", "link"):
+        if tag not in ("meta", "input", "link", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
