@@ -26,6 +26,8 @@ rarely that it must count for more, or a drafter that has become good would go u
 FEW_ROWS = 16
 """Up to so many rows a first try is of whole drafts: it tells all places at once, and a step of few
 rows waits for memory, however many they are."""
+RETHINK = 8
+"""Steps without drafts after which the choice is made again: they change the costs alone."""
 FIRST_ROUNDS, PROBE_ROUNDS = 8, 4
 """Rounds of first tries, and of a probe while nothing is drafted: what one accepts says little, so
 that few requests take several steps."""
@@ -51,6 +53,8 @@ class Goodput(DraftLength):
         self._probing = False
         self._first_rounds = 0
         self._burst = 0
+        self._news = True
+        self._chosen_for = (0, 0)
 
     def propose(self, num_drafts: int, decodes: int) -> int:
         """See DraftLength."""
@@ -58,7 +62,9 @@ class Goodput(DraftLength):
             self._burst -= 1
             self._asked = min(self._asked, num_drafts)
             return self._asked
-        self._choose(num_drafts, decodes)
+        if self._news or self._chosen_for != (num_drafts, decodes):
+            self._choose(num_drafts, decodes)
+            self._news, self._chosen_for = False, (num_drafts, decodes)
         assert self._length is not None
         self._asked, self._probing = min(self._length, num_drafts), self._until_probe <= 0
         if not self._costs.target.knows(decodes):
@@ -91,6 +97,7 @@ class Goodput(DraftLength):
         """See DraftLength."""
         self._costs.observe(outcome)
         self._until_probe -= 1
+        self._news |= bool(outcome.rounds or self._asked or self._until_probe % RETHINK == 0)
         if outcome.rounds or (self._verified and self._length):
             fade = self._fade if self._length else PROBE_FADE
             self._acceptance.observe(outcome.rounds, outcome.decodes, self._verified, fade)
