@@ -118,3 +118,11 @@ OTHER_COMMANDS = {
 def test_a_command_with_a_mistyped_option_would_be_found():
     with pytest.raises(ConfigError):
         check_run(["cache.num_pagse=3"])
+
+
+def test_every_refusal_of_the_compatibility_page_has_its_reason():
+    page = (ROOT / "docs" / "compatibility.md").read_text("utf-8").partition("## Refused")[2]
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 50
+    for row in rows:
+        assert len(row[-1].strip(" |").split()) > 3, row
