@@ -5,15 +5,19 @@
         --figure docs/images/cache_replay.png --engine 30000,10000
 
 Block ids are replayed against each policy alone (`replay.blocks=ids`) at the capacities of the
-Mooncake paper and at shares of the unique blocks. With `--engine CAPACITY,...` LRU also runs in the
-engine, and the difference is taken apart step by step. Cells that are in the JSON file are not
-computed again. The figure needs the extra `plot`.
+Mooncake paper and at shares of the unique blocks. Beside it, for every policy and capacity, full
+blocks alone, and then through the engine's own cache one request at a time (a leaf before what it
+follows, a token left to compute): what each of these changes. With `--engine CAPACITY,...` LRU also
+runs in the engine in virtual time. Cells that are in the JSON file are not computed again. The
+figure needs the extra `plot`.
 """
 
 import argparse
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,10 @@ from interlock.core.request import HashedPrompt, Request
 from interlock.core.resolver import describe_models
 from interlock.driver.block_replay import replay
 from interlock.driver.run import make_entries, serve
-from interlock.plugins.cache.eviction.belady import BeladyEviction
+from interlock.driver.tree_replay import replay_tree
+from interlock.plugins.cache.eviction.belady import BeladyEviction, RecordedLRU
+from interlock.plugins.cache.paged import PagedAllocator
+from interlock.plugins.cache.radix import RadixIndex
 
 TRACES = ("conversation", "synthetic")
 CAPACITIES = (100_000, 50_000, 30_000, 10_000, 1_000)
@@ -44,6 +51,9 @@ BLOCK = 512
 NOTES = (
     "`cost_aware` has the costs of the model tiny-gqa, whose attention outweighs the rest from "
     "1,536 tokens on; `ttl` lets go after 300 s. `priority` is `lru` here: traces ask for nothing.",
+    "",
+    "Of the engine's own cache with one request at a time, cells with `-` were not run; the "
+    "command adds them.",
     "",
     "The engine's steps, each on top of those before: a block that its prompt does not fill is "
     "neither kept nor looked for (in ids it takes room and seldom comes back); a hit ends at the "
@@ -121,6 +131,41 @@ def whole_blocks(requests: Sequence[Request]) -> list[Request]:
     return found
 
 
+def in_tree(name: str, path: Path, found: dict[str, Any], save: Any) -> None:
+    """Every policy and capacity that `found` lacks, with full blocks alone and in a tree."""
+    requests, mine = read(path), found[name]
+    full, total = whole_blocks(requests), mine["trace"]["blocks"]
+    cells_ = [(p, c) for c in (10_000, 30_000, 50_000, 1_000, 100_000) for p in (*POLICIES, BELADY)]
+    tree = mine.setdefault("tree", {})
+    todo = [cell for cell in cells_ if f"{cell[0]}@{cell[1]}" not in tree]
+    with Progress() as progress:
+        task = progress.add_task(f"{name}, in a tree", total=len(todo))
+        for policy, capacity in todo:
+            if policy == BELADY:
+                blocks = [block for one in full for block in one.hashed_prompt.block_ids]
+                alone: EvictionPolicy = BeladyEviction(blocks)
+                treed: EvictionPolicy = BeladyEviction(references(requests))
+            else:
+                alone, treed = (make(policy, path, capacity) for _ in range(2))
+            steps = {"full blocks only": replay(alone, full, capacity).summary()["hits"] / total}
+            pool, index = PagedAllocator(capacity), RadixIndex(capacity)
+            hits = replay_tree(requests, BLOCK, pool, index, treed)
+            steps["a leaf before what it follows"] = hits.found / total
+            steps["the last token is computed"] = hits.used / total
+            tree[f"{policy}@{capacity}"] = {step: round(rate, 5) for step, rate in steps.items()}
+            save()
+            progress.advance(task)
+
+
+def references(requests: Sequence[Request]) -> list[int]:
+    """Keys of pages in the order of their uses, in a pool that holds all of them."""
+    pages = sum(one.num_prompt_tokens // BLOCK + 1 for one in requests)
+    uses = io.StringIO()
+    policy = RecordedLRU(uses)
+    replay_tree(requests, BLOCK, PagedAllocator(pages), RadixIndex(pages), policy)
+    return [key for line in uses.getvalue().splitlines() for key in json.loads(line)]
+
+
 def in_engine(path: Path, capacity: int, outputs: bool, *more: str) -> tuple[int, int]:
     """Blocks that LRU's engine finds at first admission, and prompts whose last full one it spared.
 
@@ -173,6 +218,7 @@ def page(found: dict[str, Any]) -> str:
     for name in [name for name in TRACES if name in found]:
         lines += [f"## {name.capitalize()} trace", "", *_facts(found[name]["trace"]), ""]
         lines += [*_rates(found[name]["ids"]), "", *_shares(found[name]), ""]
+        lines += [*_trees(found[name]), ""]
         lines += _steps(found[name]["engine"])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -209,6 +255,28 @@ def _shares(mine: dict[str, Any]) -> list[str]:
     rates = [mine["ids"][f"lru@{round(share * unique)}"]["hit_rate"] for share in SHARES]
     listed = ", ".join(f"{s:.0%} {rate:.3f}" for s, rate in zip(SHARES, rates, strict=True))
     return [f"LRU at shares of the different blocks: {listed}."]
+
+
+def _trees(mine: dict[str, Any]) -> list[str]:
+    lines = [
+        "In the engine's own cache, one request at a time: block hit rate, and in brackets what "
+        "full blocks alone, the tree and the last token changed of that of ids, in thousandths.",
+        "",
+        "| policy | " + " | ".join(f"{c:,}" for c in CAPACITIES) + " |",
+        "|---|" + "---|" * len(CAPACITIES),
+    ]
+    for policy in (*POLICIES, BELADY):
+        row = []
+        for capacity in CAPACITIES:
+            steps = mine.get("tree", {}).get(f"{policy}@{capacity}")
+            if steps is None:
+                row.append("-")
+                continue
+            rates = [mine["ids"][f"{policy}@{capacity}"]["hit_rate"], *steps.values()]
+            changes = ", ".join(f"{1e3 * (b - a):+.1f}" for a, b in pairwise(rates))
+            row.append(f"{rates[-1]:.3f} ({changes})")
+        lines.append(f"| {policy} | " + " | ".join(row) + " |")
+    return lines
 
 
 def _steps(engine: dict[str, Any]) -> list[str]:
@@ -280,6 +348,7 @@ def main() -> None:
     for name in [arguments.only] if arguments.only else TRACES:
         path = arguments.traces / f"mooncake_{name}.jsonl.gz"
         measure(name, path, found, save)
+        in_tree(name, path, found, save)
         for capacity in map(int, filter(None, arguments.engine.split(","))):
             attribute(name, path, capacity, found, save)
     save()

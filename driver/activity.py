@@ -32,7 +32,11 @@ def counters(engine: Engine, entries: Entries = ()) -> dict[str, dict[str, Any]]
     return {
         "attention": {"steps": ran_model},
         "cache/allocator": {"pages_taken": cache.pages_taken},
-        "cache/index": {"hits": cache.hits, "shared_duplicates": cache.shared_duplicates},
+        "cache/index": {
+            "hits": cache.hits,
+            "shared_duplicates": cache.shared_duplicates,
+            "partial_tokens": cache.partial_tokens,
+        },
         "cache/eviction": {"evicted_pages": cache.evicted_pages},
         **_tiers(engine),
         **{seam: {} for seam in WATCHES},

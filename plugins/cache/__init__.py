@@ -48,6 +48,12 @@ class BuddyConfig:
             raise ValueError(f"run_pages={self.run_pages} is not a whole number from 1 to 65536")
 
 
+_PARTS = (
+    "a hit may end inside a page: its first rows are copied to the request's own page, instead of "
+    "computed; looking costs time for each run that follows the hit"
+)
+
+
 @dataclass(frozen=True)
 class BlockHashConfig:
     """A table from chained page keys to pages."""
@@ -58,6 +64,7 @@ class BlockHashConfig:
         "keys: fast (64 bits; rows are kept and compared on every hit, so that a collision changes "
         "no output), blake2b or sha256 (32-byte digests, trusted without a comparison)",
     )
+    partial_pages: bool = option(False, _PARTS + "; rows are then kept with every hash")
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,7 @@ class RadixConfig:
     """A radix tree over page rows."""
 
     name: str = "radix"
-    partial_pages: bool = option(
-        False,
-        "a hit may end inside a page: its first rows are copied to the request's own page, "
-        "instead of computed; looking costs time for each run that follows the hit",
-    )
+    partial_pages: bool = option(False, _PARTS)
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,15 @@ def _shared_pages_needed(config: Any, _model: ModelDescription | None) -> Iterab
     )
 
 
-def _radix_needs(config: Any, model: ModelDescription | None) -> Iterable[Requirement]:
+def _index_needs(config: Any, model: ModelDescription | None) -> Iterable[Requirement]:
     yield from _shared_pages_needed(config, model)
     if not config.partial_pages:
         return
     if model and any(spec.window for spec in model.attention):
         reason = (
-            "cache/index=radix with cache.index.partial_pages=true copies rows of one table, and "
-            f"{model.name} keeps window pages in others; set cache.index.partial_pages=false"
+            f"cache/index={config.name} with cache.index.partial_pages=true copies rows of one "
+            f"table, and {model.name} keeps window pages in others; set "
+            "cache.index.partial_pages=false"
         )
         yield lambda _composition: reason
     yield _no_tier
@@ -139,11 +143,11 @@ def components() -> list[Component]:
         ),
         Component(
             "cache/index", "block_hash", BlockHashConfig, f"{here}.block_hash:build",
-            "chained page hashes", provides=_keeps_pages, requires=_shared_pages_needed,
+            "chained page hashes", provides=_keeps_pages, requires=_index_needs,
         ),
         Component(
             "cache/index", "radix", RadixConfig, f"{here}.radix:build",
-            "a radix tree over pages", provides=_keeps_pages, requires=_radix_needs,
+            "a radix tree over pages", provides=_keeps_pages, requires=_index_needs,
         ),
         Component(
             "cache/index", "none", NoIndexConfig, f"{here}.none:build",

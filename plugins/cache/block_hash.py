@@ -7,9 +7,10 @@ import numpy as np
 
 from interlock.core.batch import PageId, Pages
 from interlock.core.component import BuildContext
-from interlock.core.prefix_index import Units
+from interlock.core.prefix_index import Part, Units
 from interlock.plugins.cache import BlockHashConfig
 from interlock.plugins.cache.chain_keys import CHAINS, ChainKeys, FastKeys, Keys, chained, words
+from interlock.plugins.cache.following import Following
 from interlock.plugins.cache.key_table import KeyTable
 from interlock.plugins.cache.run_tree import Column, Node, RunTree, Walk
 
@@ -27,15 +28,33 @@ class BlockHashIndex(RunTree):
     costs time and never returns another prompt's page. Rows are kept for that comparison alone.
     """
 
-    def __init__(self, chain: ChainKeys | None = None, num_pages: int = 0) -> None:
-        """`chain` computes the keys, FastKeys by default."""
+    def __init__(
+        self, chain: ChainKeys | None = None, num_pages: int = 0, partial_pages: bool = False
+    ) -> None:
+        """`chain` computes the keys, FastKeys by default. Parts of pages need the rows of all."""
         super().__init__(num_pages)
+        self._following = Following() if partial_pages else None
         self._chain = FastKeys() if chain is None else chain
         self._table = KeyTable(num_pages)
 
     def keep_keys(self) -> bool:
         """See PrefixIndex: keys are always kept."""
         return True
+
+    def partial(self, salt: bytes, after: PageId | None, units: Units) -> Part | None:
+        """See PrefixIndex. O(runs that follow)."""
+        if self._following is None:
+            return None
+        node, used = (None, 0) if after is None else self._place(after)
+        return self._following.part(salt, node, used, units)
+
+    def _linked(self, node: Node) -> None:
+        if self._following is not None:
+            self._following.link(node)
+
+    def _unlinked(self, node: Node) -> None:
+        if self._following is not None:
+            self._following.unlink(node)
 
     def _walk(self, salt: bytes, node: Node | None, used: int, rows: Units) -> Walk:
         keys = self._known_keys(salt, node, used, rows)
@@ -117,7 +136,8 @@ class BlockHashIndex(RunTree):
         self, salt: bytes, node: Node | None, used: int, rows: Units, pages: Pages
     ) -> list[Column]:
         keys = chained(self._chain, salt, node, used, rows)
-        return [pages, rows[:, :0] if self._chain.trusted else rows, keys]
+        needed = self._following is not None or not self._chain.trusted
+        return [pages, rows if needed else rows[:, :0], keys]
 
     def _entered(self, node: Node, columns: Sequence[Column]) -> None:
         pages, _, keys = columns
@@ -142,4 +162,4 @@ def _follows(
 
 def build(config: BlockHashConfig, context: BuildContext) -> BlockHashIndex:
     """An empty index with the configured keys, for page ids below `context.num_pages`."""
-    return BlockHashIndex(CHAINS[config.hash](), context.num_pages)
+    return BlockHashIndex(CHAINS[config.hash](), context.num_pages, config.partial_pages)

@@ -5,6 +5,7 @@ from interlock.core.component import BuildContext
 from interlock.core.prefix_index import Part, Units
 from interlock.plugins.cache import RadixConfig
 from interlock.plugins.cache.chain_keys import ChainKeys, FastKeys, chained
+from interlock.plugins.cache.following import Following
 from interlock.plugins.cache.run_tree import Column, Node, RunTree, Walk, common_rows
 
 
@@ -19,8 +20,7 @@ class RadixIndex(RunTree):
         """Page ids below `num_pages` need no growth of the page table; larger ones are allowed."""
         super().__init__(num_pages)
         self._partial = partial_pages
-        self._following: dict[int | bytes, dict[bytes, Node]] = {}
-        """Runs by the bytes of their first row, by the number of the run before them, or salt."""
+        self._following = Following()
         self._chain: ChainKeys | None = None
 
     def keep_keys(self) -> bool:
@@ -34,23 +34,14 @@ class RadixIndex(RunTree):
         if not self._partial:
             return None
         node, used = (None, 0) if after is None else self._place(after)
-        places = [(node, used)] if node is not None and used < len(node.pages) else []
-        if not places:
-            following = self._following.get(salt if node is None else node.number, {})
-            places = [(run, 0) for run in following.values()]
-        best: Part | None = None
-        for run, place in places:
-            same = common_rows(run.rows[place][:, None], units[:, None])
-            if same > (best.units if best else 0):
-                best = Part(PageId(run.pages.item(place)), same)
-        return best
+        return self._following.part(salt, node, used, units)
 
     def _walk(self, salt: bytes, node: Node | None, used: int, rows: Units) -> Walk:
         parts: list[Pages] = []
-        done = 0
+        runs, done = self._following.runs, 0
         while done < len(rows):
             if node is None or used == len(node.pages):
-                following = self._following.get(salt if node is None else node.number, {})
+                following = runs.get(salt if node is None else node.number, {})
                 found = following.get(rows[done].tobytes()) if following else None
                 if found is None:
                     break
@@ -71,21 +62,10 @@ class RadixIndex(RunTree):
         return columns
 
     def _linked(self, node: Node) -> None:
-        self._siblings(node)[node.rows[0].tobytes()] = node
+        self._following.link(node)
 
     def _unlinked(self, node: Node) -> None:
-        siblings = self._siblings(node)
-        del siblings[node.rows[0].tobytes()]
-        if not siblings:
-            del self._following[self._before(node)]
-
-    def _siblings(self, node: Node) -> dict[bytes, Node]:
-        return self._following.setdefault(self._before(node), {})
-
-    def _before(self, node: Node) -> int | bytes:
-        parent = node.parent
-        assert parent is None or isinstance(parent, Node)
-        return node.salt if parent is None else parent.number
+        self._following.unlink(node)
 
 
 def build(config: RadixConfig, context: BuildContext) -> RadixIndex:

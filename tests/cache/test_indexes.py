@@ -120,7 +120,7 @@ def test_radix_forgets_a_salt_with_its_last_page() -> None:
     for number in range(50):
         index.insert(b"salt %d" % number, (1,))
         index.drop_tail(index.leaves()[0], 1)
-    assert not index.index._following
+    assert not index.index._following.runs
 
 
 def every_chain() -> list[ChainKeys]:
