@@ -23,10 +23,10 @@ from interlock.core.token_sequence import TokenSequence
 LONGEST, LONGEST_PROMPT, STEP_TOKENS, REQUESTS = 32, 26, 12, 5
 TRUNKS = ((5,) * 24, (5, 6) * 12, (7, 5, 5, 6) * 6)
 """Prompts begin with a part of one of these, so that they share much."""
-PAGE_BYTES, RUN_BYTES, FIXED_BYTES = 256, 2048, 12288
+PAGE_BYTES, RUN_BYTES, FIXED_BYTES = 256, 2048, 32768
 """What index and policy may hold, beyond what they held empty: for a page that is kept (its row,
 key and table entry, each in a buffer up to half empty) or remembered, for a run, and in all
-(a few runs that left stay in heaps until they surface)."""
+(a heap keeps up to 64 entries of runs that left, half a kilobyte each)."""
 
 
 @dataclass(eq=False)
