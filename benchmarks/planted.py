@@ -67,7 +67,8 @@ def planted_components(registry: Registry) -> list[Component]:
 def planted_registry() -> Registry:
     """All installed plugins and the two planted components."""
     registry = build_registry(entry_points(group=PROJECT))
-    registry.add(Contribution(Origin("planted", "1"), planted_components(registry)))
+    planted = planted_components(registry)
+    registry.add(Contribution(Origin("planted", "1"), components=planted))
     return registry
 
 

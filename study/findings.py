@@ -17,7 +17,7 @@ class Estimate:
     p: float
     """Two-sided, not corrected."""
     p_adjusted: float
-    """Corrected over all comparisons of one metric."""
+    """Corrected over all comparisons of the study (interactions: over all of these)."""
     num_pairs: int
 
 
