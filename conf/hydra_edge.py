@@ -5,6 +5,7 @@ This file and cli.py are the only ones that import Hydra or OmegaConf.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -50,6 +51,8 @@ PREFIXES = {
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError)
 """What Hydra raises for configuration files and overrides that it cannot make sense of."""
 _plugin_folders: list[str] = []
+Seen = dict[tuple[str, ...], dict[str, Any]]
+"""Selections -> the values that they come to."""
 
 
 class PluginFolders(SearchPathPlugin):
@@ -78,8 +81,12 @@ def compose(
     overrides: Sequence[str] = (),
     registry: Registry | None = None,
     config_folders: Sequence[str | Path] = (),
+    seen: Seen | None = None,
 ) -> EngineConfig:
     """The configuration that these overrides ask for, exactly as the command line reads them.
+
+    `seen` keeps what selections of choices come to, for the many configurations of a study that
+    differ in values; it belongs to one registry and the files as they are.
 
     Raises ConfigError with every problem: overrides that cannot be parsed, unknown groups,
     choices and options with the closest match (forced in with '++' or not), wrong types, values
@@ -89,7 +96,7 @@ def compose(
     publish(registry)
     plan = plan_overrides(overrides, registry, config_folders)
     problems = list(plan.problems)
-    values = _compose_values(plan, config_folders, registry, problems)
+    values = _compose_values(plan, config_folders, registry, problems, seen)
     config = None if values is None else read_config(values, registry, problems)
     if problems or config is None:
         raise ConfigError(problems)
@@ -180,26 +187,39 @@ def _search_path(settings: Iterable[Setting]) -> list[str]:
 
 
 def _compose_values(
-    plan: Plan, config_folders: Sequence[str | Path], registry: Registry, problems: list[str]
+    plan: Plan,
+    config_folders: Sequence[str | Path],
+    registry: Registry,
+    problems: list[str],
+    seen: Seen | None = None,
 ) -> dict[str, Any] | None:
     selections = [s.text for s in plan.selections]
     if config_folders:
         folders = ",".join(f'"file://{Path(folder).resolve()}"' for folder in config_folders)
         selections.append(f"hydra.searchpath=[{folders}]")
     selections += [s.text for s in plan.hydra if s.key == "hydra.searchpath"]
+    seen, key = {} if seen is None else seen, tuple(selections)
     try:
-        with _hydra():
-            composed = hydra.compose("config", overrides=selections, return_hydra_config=True)
-        selected = composed.hydra.runtime.choices
-        values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
-        del values["hydra"]
-        drop_replaced(values, selected, registry)
+        if key not in seen:
+            seen[key] = _selected(selections, registry)
+        values = deepcopy(seen[key])
         problems.extend(apply_values(plan.values, plan.refused, values))
         return _resolved(OmegaConf.create(values))
     except (*UNREADABLE, UnicodeDecodeError) as error:
         problems.append(" ".join(str(error).split()))
         problems.extend(map(str, registry.broken))
         return None
+
+
+def _selected(selections: list[str], registry: Registry) -> dict[str, Any]:
+    """What these choices come to, before any option is set."""
+    with _hydra():
+        composed = hydra.compose("config", overrides=selections, return_hydra_config=True)
+    selected = composed.hydra.runtime.choices
+    values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
+    del values["hydra"]
+    drop_replaced(values, selected, registry)
+    return values
 
 
 def _resolved(composed: DictConfig) -> dict[str, Any]:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+STUDIES = "experiment"
+"""The folder of whole studies, which are no choices of a run."""
+
+
 @dataclass(frozen=True)
 class Preset:
     """One YAML file of a config group; `summary` is its first comment line."""
@@ -30,7 +34,7 @@ def find_presets(folders: Iterable[str | Path] = ()) -> list[Preset]:
     for folder in (conf_folder(), *map(Path, folders)):
         for path in sorted(folder.rglob("*.yaml")):
             group = path.parent.relative_to(folder).as_posix()
-            if group != ".":
+            if group not in (".", STUDIES):
                 found.setdefault((group, path.stem), Preset(group, path.stem, path))
     return [found[key] for key in sorted(found)]
 

@@ -31,6 +31,11 @@ def cells_of(study: Study) -> tuple[Cell, ...]:
     return unique(study, DESIGNS[study.design].choices(study))
 
 
+def checked_cells(study: Study) -> tuple[Cell, ...]:
+    """Cells that hold every level, for a look at its overrides before anything runs."""
+    return unique(study, _one_at_a_time(study)) if study.design == "search" else cells_of(study)
+
+
 def design_problems(study: Study) -> list[str]:
     """What is wrong with a design's options, in words."""
     checks: dict[str, Callable[[Study], list[str]]] = {
@@ -46,7 +51,7 @@ def design_problems(study: Study) -> list[str]:
 
 def aliases(study: Study, cells: Iterable[Cell]) -> tuple[str, ...]:
     """Effects that these cells cannot tell apart, one sentence each; none for a full factorial."""
-    return tuple(aliases_of(study, tuple(cells)))
+    return tuple(aliases_of(study, [cell for cell in cells if cell.levels]))
 
 
 def _one_at_a_time(study: Study) -> Iterator[dict[str, str]]:
@@ -165,6 +170,7 @@ def _search_problems(study: Study) -> list[str]:
         if value is not None and not (str(value).isdecimal() and int(str(value)) > 0):
             problems.append(f"design_options.{key}={value!r} is not a whole number from 1 on")
     sampler = study.design_options.get("sampler", "tpe")
+    problems += [] if study.metrics else ["design search needs metrics, towards which it goes"]
     if sampler not in ("tpe", "random"):
         problems.append(unknown_name("sampler", str(sampler), ("tpe", "random")))
     return problems

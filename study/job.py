@@ -9,6 +9,8 @@ from interlock.core.settings import EngineConfig
 from interlock.driver.run_folder import write_file
 
 FAILED, MACHINE, LOG, QUALITY = "failed.json", "machine.json", "log.txt", "quality.json"
+STARTED = "started_s"
+"""In machine.json: when the run began, seconds since the epoch."""
 
 
 @dataclass(frozen=True)

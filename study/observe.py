@@ -6,20 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from interlock.driver.run_folder import RUN, SUMMARY, read_requests
-from interlock.study.job import FAILED, MACHINE, QUALITY
+from interlock.study.job import FAILED, MACHINE, QUALITY, STARTED
 from interlock.study.order import Place
 from interlock.study.spec import Metric, Observation
 from interlock.study.what_served import acted, chosen
 
 
 def observe(
-    folder: Path, place: Place, metrics: Sequence[Metric], number: int, started_s: float
+    folder: Path, place: Place, metrics: Sequence[Metric], number: int, study_began_s: float
 ) -> Observation:
     """What the run in this folder gave; one that left no manifest has failed.
 
-    `number` is its place in the order in which runs really happened.
+    `number` is its place in the order in which runs really happened; the study began at
+    `study_began_s`, on the machine's clock.
     """
     machine = _read(folder / MACHINE)
+    started_s = max(0.0, machine.pop(STARTED, study_began_s) - study_began_s)
     about: dict[str, Any] = {
         "cell": place.cell.id, "repeat": place.repeat, "replica": place.replica, "place": number,
         "started_s": started_s, "machine": machine,
@@ -86,3 +88,8 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def began_s(folder: Path) -> float:
+    """When the run in this folder began, seconds since the epoch; infinite where it did not."""
+    return float(_read(folder / MACHINE).get(STARTED, "inf"))

@@ -18,7 +18,7 @@ from interlock.core.request import Request
 from interlock.core.settings import EngineConfig
 from interlock.driver.run import make_entries, make_workload, run
 from interlock.driver.run_folder import write_file
-from interlock.study.job import FAILED, LOG, MACHINE, QUALITY, Job, fail
+from interlock.study.job import FAILED, LOG, MACHINE, QUALITY, STARTED, Job, fail
 from interlock.study.quality import measure_quality
 
 WARM_REQUESTS, WARM_TOKENS = 2, 4
@@ -52,7 +52,7 @@ def do(job: Job) -> int:
 
 def _serve(job: Job, folder: Path) -> None:
     config = job.config
-    machine = {"load_average": os.getloadavg()[0]}
+    machine = {STARTED: time.time(), "load_average": os.getloadavg()[0]}
     if job.timed:
         _warm(config)
         machine["calibration_ms"] = calibration_ms()

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from interlock.conf.hydra_edge import compose
+from interlock.conf.hydra_edge import Seen, compose
 from interlock.core.capabilities import DrivesVirtualTime, Lossy
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import Registry
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import EngineConfig
-from interlock.study.designs import cells_of
+from interlock.study.cells import cell_id, choices_of
+from interlock.study.designs import cells_of, checked_cells
 from interlock.study.spec import Cell, Refusal, Study
 
 
@@ -27,6 +29,11 @@ class Judged:
     """Its time is computed, not measured."""
     threads: int | None = None
     """CPU threads that it asks for."""
+
+
+    def as_recorded(self, manifest: Mapping[str, Any]) -> "Judged":
+        """As lossy as the study's manifest says, which was written with all cells at hand."""
+        return replace(self, lossy=self.cell.id in manifest["lossy"])
 
 
 @dataclass(frozen=True)
@@ -53,19 +60,26 @@ def plan_study(study: Study, registry: Registry, cells: Iterable[Cell] | None = 
     Raises ConfigError where the baseline, against which everything is compared, is refused.
     """
     listed = tuple(cells) if cells is not None else cells_of(study)
-    judged = tuple(judge(cell, registry) for cell in listed)
+    seen: Seen = {}
+    judged = tuple(judge(cell, registry, seen) for cell in listed)
     first = judged[0]
     if first.problems:
         raise ConfigError(
             [f"the baseline, {first.cell.id}, cannot be run: {one}" for one in first.problems]
         )
-    changed = {
-        f"{factor.name}={level.name}"
-        for factor in study.factors
-        for level in factor.levels
-        if level.lossy
-    }
+    changed = _declared(study)
     return StudyPlan(study, tuple(_with_loss(one, first, changed) for one in judged))
+
+
+def judged_beside(plan: StudyPlan, cell: Cell, registry: Registry) -> Judged:
+    """Judge a cell that joins a plan, as lossy as it is beside the plan's baseline."""
+    return _with_loss(judge(cell, registry), plan.judged[0], _declared(plan.study))
+
+
+def _declared(study: Study) -> set[str]:
+    """Levels and cells that the file calls lossy."""
+    found = {f"{f.name}={one.name}" for f in study.factors for one in f.levels if one.lossy}
+    return found | {cell_id({"also": one.name}) for one in study.also if one.lossy}
 
 
 def _with_loss(one: Judged, baseline: Judged, declared: set[str]) -> Judged:
@@ -73,6 +87,7 @@ def _with_loss(one: Judged, baseline: Judged, declared: set[str]) -> Judged:
     if one.config is None or baseline.config is None:
         return one
     named = any(f"{factor}={level}" in declared for factor, level in one.cell.levels.items())
+    named = named or one.cell.id in declared
     mine, theirs = _numbers(one.config), _numbers(baseline.config)
     return replace(one, lossy=one.lossy or named or mine != theirs)
 
@@ -82,10 +97,10 @@ def _numbers(config: EngineConfig) -> tuple[str, ...]:
     return config.model, config.dtype, config.weights, config.cache.dtype
 
 
-def judge(cell: Cell, registry: Registry) -> Judged:
+def judge(cell: Cell, registry: Registry, seen: Seen | None = None) -> Judged:
     """Compose and resolve one cell."""
     try:
-        config = compose(cell.overrides, registry)
+        config = compose(cell.overrides, registry, seen=seen)
         resolution = resolve(config, registry, describe_models(config, registry))
     except InterlockError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
@@ -109,32 +124,41 @@ def check_overrides(study: Study, registry: Registry) -> list[str]:
     drafter beside another) is a refusal of those. What all of them lack, and the level alone, is
     a mistake of the file.
     """
-    cells = cells_of(study)
-    found = {cell.id: set(_config_problems(cell.overrides, registry)) for cell in cells}
+    cells = checked_cells(study)
+    seen: Seen = {}
+    found = {cell.id: set(_config_problems(cell.overrides, registry, seen)) for cell in cells}
     if not any(found.values()):
         return []
-    base = set(_config_problems(study.base, registry))
+    base = set(_config_problems(study.base, registry, seen))
     everywhere = set.intersection(*found.values()) & base
     problems = [f"base: {one}" for one in sorted(everywhere)]
     for factor in study.factors:
         for level in factor.levels:
             own = _always(factor.name, level.name, cells, found) - everywhere
             if own:
-                own &= set(_config_problems((*study.base, *level.overrides), registry))
+                alone = [text for text in level.overrides if not _swept(study, text)]
+                own &= set(_config_problems((*study.base, *alone), registry, seen))
             problems += [f"factors.{factor.name}.{level.name}: {one}" for one in sorted(own)]
+    for one in study.also:
+        own = set(_config_problems((*study.base, *one.overrides), registry, seen)) - everywhere
+        problems += [f"also.{one.name}: {each}" for each in sorted(own)]
     return problems
+
+
+def _swept(study: Study, text: str) -> bool:
+    return study.design == "search" and choices_of(text) is not None
 
 
 def _always(
     factor: str, level: str, cells: Sequence[Cell], found: Mapping[str, set[str]]
 ) -> set[str]:
-    holding = [found[cell.id] for cell in cells if cell.levels[factor] == level]
+    holding = [found[cell.id] for cell in cells if cell.levels.get(factor) == level]
     return set.intersection(*holding) if holding else set()
 
 
-def _config_problems(overrides: Sequence[str], registry: Registry) -> list[str]:
+def _config_problems(overrides: Sequence[str], registry: Registry, seen: Seen) -> list[str]:
     try:
-        compose(overrides, registry)
+        compose(overrides, registry, seen=seen)
     except ConfigError as error:
         return error.problems
     return []

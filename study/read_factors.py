@@ -78,3 +78,12 @@ def _level(place: str, name: str, stated: Any, problems: list[str]) -> Level:
         problems.append(f"{place} is a list of overrides, such as [spec=eagle3, spec.depth=5]")
         return Level(name)
     return Level(name, tuple(overrides), lossy)
+
+
+def read_also(tree: Mapping[str, Any], problems: list[str]) -> tuple[Level, ...]:
+    """Compositions beside the design."""
+    stated = tree.get("also") or {}
+    if not isinstance(stated, dict):
+        problems.append("also: compositions beside the design, such as {plain: [cache=none]}")
+        return ()
+    return tuple(_level(f"also.{name}", name, value, problems) for name, value in stated.items())

@@ -11,13 +11,13 @@ from interlock.core.registry import Registry
 from interlock.study.designs import DESIGNS, design_problems
 from interlock.study.metrics import DEFAULTS, REPLAY_DEFAULTS, metric_of
 from interlock.study.plan import check_overrides
-from interlock.study.read_factors import read_factors
+from interlock.study.read_factors import read_also, read_factors
 from interlock.study.spec import Factor, Level, Metric, Study
 from interlock.study.study_yaml import read_yaml
 
 KEYS = (
     "name", "title", "base", "factors", "baseline", "design", "design_options", "metrics",
-    "repeats", "warmup_runs", "seed", "confidence", "launcher",
+    "repeats", "warmup_runs", "seed", "confidence", "launcher", "also",
 )  # fmt: skip
 PREFIX = "study."
 """Before a key of the file, on the command line: `study.repeats=5`."""
@@ -75,7 +75,8 @@ def study_of(
         warmup_runs=_whole(tree, "warmup_runs", 1, 0, problems),
         seed=_whole(tree, "seed", 0, 0, problems),
         confidence=_confidence(tree, problems),
-        launcher=_text(tree, "launcher", "", problems),
+        launcher=_launcher(tree, problems),
+        also=read_also(tree, problems),
     )
     problems += _fixed_by_the_study(study)
     problems += _set_twice(extra, factors)
@@ -91,7 +92,7 @@ def _override(tree: dict[str, Any], overrides: tuple[str, ...], problems: list[s
             continue
         if not equals or key not in KEYS:
             problems.append(f"{text}: {unknown_name('key of a study', key, KEYS)}")
-        elif key in ("base", "factors", "baseline", "design_options"):
+        elif key in ("base", "factors", "baseline", "design_options", "also"):
             problems.append(f"{text}: {key} is written in the file")
         elif key == "metrics":
             tree[key] = value.strip("[]").split(",")
@@ -138,6 +139,17 @@ def _confidence(tree: Mapping[str, Any], problems: list[str]) -> float:
         problems.append(f"confidence={value!r} is not from 0.5 to below 1")
         return 0.95
     return number
+
+
+def _launcher(tree: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
+    """`launcher: joblib`, or `launcher: {name: joblib, n_jobs: 2}`."""
+    stated = tree.get("launcher") or {}
+    found = {"name": stated} if isinstance(stated, str) else stated
+    plain = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    if not plain or (found and "name" not in found):
+        problems.append("launcher is a name, or {name: joblib, n_jobs: 2}")
+        return {}
+    return dict(found)
 
 
 def _design(tree: Mapping[str, Any], problems: list[str]) -> tuple[str, dict[str, object]]:
@@ -193,6 +205,7 @@ def _fixed_by_the_study(study: Study) -> list[str]:
     places = [("base", study.base)]
     for factor in study.factors:
         places += [(f"factors.{factor.name}.{one.name}", one.overrides) for one in factor.levels]
+    places += [(f"also.{one.name}", one.overrides) for one in study.also]
     return [
         f"{place}: {text}: {reasons[key]}"
         for place, overrides in places

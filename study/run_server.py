@@ -21,9 +21,11 @@ def main(arguments: list[str]) -> None:
     if cores:
         os.sched_setaffinity(0, cores)  # before torch counts its threads
     from interlock.core.registry import load_registry
+    from interlock.driver.manifest import component_entry
     from interlock.study import one_run
 
     load_registry()
+    component_entry(Connection)  # reads which distribution owns which package, once for all runs
     gc.collect()
     gc.freeze()  # collections in children touch none of these pages
     line: Connection = Connection(descriptor)

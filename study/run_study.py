@@ -10,6 +10,7 @@ from interlock.study.folder import StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
 from interlock.study.runs import Runs
+from interlock.study.search import Search
 from interlock.study.spec import Observation, Study
 from interlock.study.study_manifest import begin, finish
 from interlock.study.worker import Worker
@@ -45,9 +46,13 @@ def run_study(
     done = len(order) - len(left)
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(listed)) for listed in cores]
-        if left:
-            for worker in workers:
-                runs.warm_up(worker)
+        if study.launcher and left:
+            left = _launched(study, folder, plan, runs, left, told)
+        for worker in workers if left else ():
+            runs.warm_up(worker)
+        if study.design == "search":
+            Search(plan, folder, runs).run(registry, workers[0], told, retry_failed)
+            left = []
         for place in _ended(runs, left, workers):
             runs.take(place)
             done += 1
@@ -55,6 +60,23 @@ def run_study(
     runs.compare_tokens()
     finish(folder)
     return runs.observed
+
+
+def _launched(
+    study: Study, folder: StudyFolder, plan: StudyPlan, runs: Runs, left: Sequence[Place],
+    told: Told,
+) -> list[Place]:  # fmt: skip
+    """Let a launcher make all runs that are left, then observe them in the order they began."""
+    from interlock.study.hydra_launch import launch
+
+    threads = max(one.threads or 1 for one in plan.judged)
+    for place in left:
+        runs.empty(place)
+    launch(folder, study.launcher, [place.number for place in left], threads)
+    for done, place in enumerate(sorted(left, key=runs.began_s), start=1):
+        runs.take(place)
+        told(done, len(left), place)
+    return []
 
 
 def _ended(runs: Runs, left: Sequence[Place], workers: Sequence[Worker]) -> Iterator[Place]:

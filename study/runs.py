@@ -1,14 +1,13 @@
 """The runs of one study: what each is asked to do, and what was seen of it."""
 
 import dataclasses
-import time
 from pathlib import Path
 from shutil import rmtree
 
 from interlock.core.settings import EngineConfig
 from interlock.study.folder import StudyFolder
 from interlock.study.job import Job
-from interlock.study.observe import equal_share, observe
+from interlock.study.observe import began_s, equal_share, observe
 from interlock.study.order import Place, block_seed
 from interlock.study.plan import Judged, StudyPlan
 from interlock.study.spec import Observation
@@ -26,15 +25,23 @@ class Runs:
         self._plan, self._folder, self._started_s = plan, folder, started_s
         self._judged = {one.cell.id: one for one in plan.judged}
         self._places: dict[tuple[str, int, int], Place] = {}
-        self._began_s: dict[str, float] = {}
-        self._any_lossy = any(one.lossy for one in plan.judged if not one.problems)
+        self._restored: set[tuple[str, int, int]] = set()
+        self._any_lossy = bool(folder.manifest().get("lossy"))
+
+    def add(self, judged: Judged) -> None:
+        """Take in a cell that the plan did not have (a search finds them as it goes)."""
+        self._judged[judged.cell.id] = judged
 
     def restore(self, place: Place, retry_failed: bool) -> bool:
         """Take in what an earlier start has left; False where the run is still to be done."""
         self._places[place.cell.id, place.repeat, place.replica] = place
+        key = place.cell.id, place.repeat, place.replica
+        if key in self._restored:
+            return True
         seen = self._folder.observation(place)
         if seen is None or (seen.failure and retry_failed):
             return False
+        self._restored.add(key)
         self.observed.append(seen)
         self.observed.sort(key=lambda one: one.place)
         return True
@@ -47,11 +54,18 @@ class Runs:
             worker.run(self._job(baseline, Place(-1, baseline.cell, 0), where, quality=False))
             rmtree(where, ignore_errors=True)  # what is wrong with it, its own runs say as well
 
+    def empty(self, place: Place) -> None:
+        """Remove what an earlier try has left."""
+        rmtree(self._folder.path / place.folder, ignore_errors=True)
+
+    def began_s(self, place: Place) -> float:
+        """When a run that ended began, seconds since the epoch; those that never did come last."""
+        return began_s(self._folder.path / place.folder)
+
     def run(self, place: Place, worker: Worker) -> bool:
         """Do one run, in an empty folder; False where it was stopped half-way."""
         where = self._folder.path / place.folder
-        rmtree(where, ignore_errors=True)
-        self._began_s[place.folder] = time.time() - self._started_s
+        self.empty(place)
         quality = self._any_lossy and (place.repeat, place.replica) == (0, 0)
         return worker.run(self._job(self._judged[place.cell.id], place, where, quality))
 
@@ -59,9 +73,10 @@ class Runs:
         """Observe a run that ended, and mark it as done."""
         number = 1 + max((one.place for one in self.observed), default=-1)
         where, metrics = self._folder.path / place.folder, self._plan.study.metrics
-        seen = observe(where, place, metrics, number, self._began_s.pop(place.folder))
+        seen = observe(where, place, metrics, number, self._started_s)
         self._folder.write_observation(place, seen)
         self.observed.append(seen)
+        self._restored.add((place.cell.id, place.repeat, place.replica))
 
     def compare_tokens(self) -> None:
         """Fill in how much of every output is the baseline's, and write all observations."""

@@ -27,8 +27,9 @@ def print_plan(
     if full:
         table = Table("cell", *[escape(factor.name) for factor in study.factors], box=None)
         for number, cell in enumerate(plan.cells, start=1):
-            row = [escape(cell.levels[factor.name]) for factor in study.factors]
-            table.add_row(f"{number}{' baseline' if number == 1 else ''}", *row)
+            row = [escape(cell.levels.get(factor.name, "")) for factor in study.factors]
+            name = "" if cell.levels else f" {escape(cell.id)}"
+            table.add_row(f"{number}{' baseline' if number == 1 else name}", *row)
         console.print(table)
     for line in aliases(study, plan.cells):
         console.print(f"- {line}", markup=False, highlight=False)

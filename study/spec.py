@@ -84,9 +84,11 @@ class Study:
     seed: int = 0
     """Of the order of cells and of the bootstrap; each repeat's workload seed derives from it."""
     confidence: float = 0.95
-    launcher: str = ""
-    """A Hydra launcher (`joblib`, `submitit_local`, `ray`, ...) that runs cells beside each other;
-    empty: this process runs one after the other, or `--jobs` at a time."""
+    launcher: Mapping[str, str] = field(default_factory=dict)
+    """`name` of a Hydra launcher (joblib, submitit_local, ray, ...) that runs cells beside each
+    other, with its options; empty: this process runs them, `--jobs` at a time."""
+    also: tuple[Level, ...] = ()
+    """Compositions beside the design: each a cell of its own, which has no levels of factors."""
 
     def factor(self, name: str) -> Factor:
         """The factor of that name; KeyError without one."""

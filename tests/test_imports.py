@@ -12,7 +12,7 @@ CONF = sorted(ROOT.glob("conf/**/*.py"))
 DRIVER = sorted(ROOT.glob("driver/**/*.py"))
 STUDY = sorted(ROOT.glob("study/**/*.py"))
 PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
-EDGE = {"conf/hydra_edge.py", "driver/cli.py"}
+EDGE = {"conf/hydra_edge.py", "driver/cli.py", "study/hydra_launch.py"}
 IMPURE: dict[str, set[str] | None] = {
     "time": {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"},
     "random": None,

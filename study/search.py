@@ -1,0 +1,139 @@
+"""Search over compositions with Optuna: trials are cells, which are compared like any others.
+
+A level's override of several values, `spec.num_drafts=1,3,5`, is a parameter that only this level
+has: it is chosen when the level is. The metrics of the study are the objectives, each in its own
+direction; of two or more, the report's Pareto front is what the search found.
+"""
+
+import importlib.util
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from time import monotonic
+from typing import Any
+
+from interlock.core.errors import ConfigError
+from interlock.core.registry import Registry
+from interlock.study.cells import cell_of, choices_of
+from interlock.study.folder import StudyFolder
+from interlock.study.order import Place
+from interlock.study.plan import StudyPlan, judged_beside
+from interlock.study.runs import Runs
+from interlock.study.spec import Cell, Observation, Refusal, Study
+from interlock.study.worker import Worker
+
+TRIALS = 20
+
+
+def require_optuna() -> Any:
+    """The library, or ConfigError with how to install it."""
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError('design search needs Optuna: pip install "interlock[search]"')
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+class Search:
+    """The trials of a study, told again from its folder when it is resumed."""
+
+    def __init__(self, plan: StudyPlan, folder: StudyFolder, runs: Runs) -> None:
+        self._optuna = require_optuna()
+        self._plan, self._folder, self._runs = plan, folder, runs
+        study, options = plan.study, plan.study.design_options
+        samplers = self._optuna.samplers
+        sampler = (
+            samplers.RandomSampler(seed=study.seed)
+            if options.get("sampler") == "random"
+            else samplers.TPESampler(seed=study.seed, multivariate=False)
+        )
+        directions = ["maximize" if m.better == "higher" else "minimize" for m in study.metrics]
+        self._optimiser = self._optuna.create_study(sampler=sampler, directions=directions)
+        self.cells: dict[str, Cell] = {cell.id: cell for cell in plan.cells}
+        self.refusals: list[Refusal] = list(plan.refusals)
+
+    @property
+    def most_trials(self) -> int:
+        """How many are made, repeated ones included."""
+        return int(str(self._plan.study.design_options.get("trials", TRIALS)))
+
+    def run(self, registry: Registry, worker: Worker, told: Any, retry_failed: bool) -> None:
+        """Make all trials; those whose runs are in the folder take no time."""
+        study = self._plan.study
+        baseline = self._plan.cells[0]
+        limit = study.design_options.get("timeout_s")
+        deadline_s = monotonic() + (int(str(limit)) if limit else float("inf"))
+        self._block(baseline, worker, retry_failed, replicas=(0, 1))
+        told(1, self.most_trials + 1, Place(0, baseline, 0))
+        for number in range(self.most_trials):
+            if monotonic() > deadline_s:
+                break
+            trial = self._optimiser.ask()
+            cell = self._ask(trial)
+            values = self._evaluate(cell, registry, worker, retry_failed)
+            if values is None:
+                self._optimiser.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+            else:
+                self._optimiser.tell(trial, values)
+            told(number + 2, self.most_trials + 1, Place(0, cell, 0))
+
+    def _ask(self, trial: Any) -> Cell:
+        study = self._plan.study
+        levels: dict[str, str] = {}
+        picks: dict[str, str] = {}
+        for factor in study.factors:
+            names = [level.name for level in factor.levels]
+            levels[factor.name] = trial.suggest_categorical(factor.name, names)
+            level = factor.level(levels[factor.name])
+            for key, values in filter(None, map(choices_of, level.overrides)):
+                parameter = f"{factor.name}={level.name} {key}"
+                picks[key] = trial.suggest_categorical(parameter, list(values))
+        return cell_of(study, levels, picks)
+
+    def _evaluate(
+        self, cell: Cell, registry: Registry, worker: Worker, retry_failed: bool
+    ) -> list[float] | None:
+        """The medians of the metrics; None for a cell that is refused or fails."""
+        if cell.id not in self.cells:
+            judged = judged_beside(self._plan, cell, registry)
+            if judged.problems:
+                if cell.id not in {one.cell.id for one in self.refusals}:
+                    self.refusals.append(Refusal(cell, judged.problems))
+                return None
+            self._runs.add(judged)
+            self.cells[cell.id] = cell
+        self.note()
+        seen = self._block(cell, worker, retry_failed)
+        return _medians(self._plan.study, seen)
+
+    def _block(
+        self, cell: Cell, worker: Worker, retry_failed: bool, replicas: Sequence[int] = (0,)
+    ) -> list[Observation]:
+        for repeat in range(self._plan.study.repeats):
+            for replica in replicas:
+                place = Place(-1, cell, repeat, replica)
+                if self._runs.restore(place, retry_failed):
+                    continue
+                self._runs.run(place, worker)
+                self._runs.take(place)
+        return [one for one in self._runs.observed if (one.cell, one.replica) == (cell.id, 0)]
+
+    def note(self) -> None:
+        """Write the cells so far into the manifest."""
+        known = {
+            "cells": [asdict(cell) for cell in self.cells.values()],
+            "refusals": [asdict(refusal) for refusal in self.refusals],
+        }
+        self._folder.write_manifest(self._folder.manifest() | known)
+
+
+def _medians(study: Study, seen: Sequence[Observation]) -> list[float] | None:
+    found = []
+    for metric in study.metrics:
+        values = [one.values.get(metric.key) for one in seen if not one.failure]
+        numbers = [value for value in values if value is not None]
+        if not numbers:
+            return None
+        found.append(statistics.median(numbers))
+    return found
