@@ -29,6 +29,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]  # a dependency of Hy
 from interlock.conf.overrides import Plan, Setting, Vocabulary, apply_values, quoted, quoted_items
 from interlock.conf.presets import find_presets
 from interlock.conf.read_config import default_options, drop_replaced, read_config
+from interlock.conf.sweeps import conditional_problems
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
 from interlock.core.registry import Registry, load_registry
@@ -113,7 +114,9 @@ def check_sweep(
     """
     plan = plan_overrides(overrides, registry, config_folders, sweeps=True)
     problems = list(plan.problems)
-    plan.refused += [s.key for s in plan.selections if s.sweep is not None]
+    chosen = [s for s in plan.selections if s.sweep is not None]
+    problems += conditional_problems(chosen, plan.values, registry)
+    plan.refused += [s.key for s in chosen]
     plan.selections = [s for s in plan.selections if s.sweep is None]
     swept = [replace(s, value=s.sweep[0], sweep=None) for s in plan.values if s.sweep]
     plan.values = [s for s in plan.values if s.sweep is None]

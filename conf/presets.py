@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-
 STUDIES = "experiment"
 """The folder of whole studies, which are no choices of a run."""
 

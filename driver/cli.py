@@ -14,6 +14,7 @@ from typing import NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from interlock.conf import hydra_edge
@@ -135,6 +136,7 @@ def _run_jobs(parsed: Namespace, registry: Registry) -> None:
         _follow(parsed, registry)
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
     statuses: list[int] = []
+    jobs: list[tuple[Path, list[str]]] = []
 
     @hydra.main(
         config_path=f"pkg://{hydra_edge.CONFIG_MODULE}",
@@ -142,11 +144,31 @@ def _run_jobs(parsed: Namespace, registry: Registry) -> None:
         **hydra_edge.HYDRA_ARGUMENTS,
     )
     def job(composed: DictConfig) -> int:
+        hydra_config = HydraConfig.get()
+        folder = Path(hydra_config.runtime.output_dir)
+        if hydra_config.mode == RunMode.MULTIRUN:
+            jobs.append((folder, list(hydra_config.overrides.task)))
         statuses.append(_job(composed))
         return statuses[-1]
 
     job()
+    if len(jobs) > 1:
+        _report_sweep(jobs)
     sys.exit(max(statuses, default=0))
+
+
+def _report_sweep(jobs: list[tuple[Path, list[str]]]) -> None:
+    """What a sweep shows, where more than its seed was varied."""
+    from interlock.driver.report import ReportConsole
+    from interlock.study.multirun import SweptRun, report_sweep, study_of_sweep
+
+    runs = []
+    for folder, overrides in jobs:
+        refused = folder / "refused.json"
+        problems = json.loads(refused.read_text())["problems"] if refused.is_file() else ()
+        runs.append(SweptRun(folder, tuple(overrides), tuple(problems)))
+    if study_of_sweep(runs)[0].factors and not all(run.problems for run in runs):
+        report_sweep(runs, runs[0].folder.parent, ReportConsole())
 
 
 def _job(composed: DictConfig) -> int:

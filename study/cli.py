@@ -18,6 +18,7 @@ from rich.progress import (
 
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
+from interlock.driver.report import ReportConsole
 from interlock.study.cores import core_sets
 from interlock.study.folder import StudyFolder
 from interlock.study.order import Place, run_order
@@ -59,7 +60,7 @@ def main(arguments: list[str], registry: Registry) -> int:
     if arguments[:1] == ["compare"]:
         return compare_main(arguments[1:])
     parsed = _parser().parse_args(arguments)
-    console = Console()
+    console = ReportConsole()
     study, folder = _asked(parsed, registry)
     plan = plan_study(study, registry)
     cores = core_sets(parsed.jobs, max(one.threads or 1 for one in plan.judged))
@@ -73,11 +74,8 @@ def main(arguments: list[str], registry: Registry) -> int:
         console.print(f"stopped; go on with: interlock study --resume {folder.path}",
                       markup=False, highlight=False, soft_wrap=True)  # fmt: skip
         return 130
-    for one in observed:
-        if one.failure:
-            console.print(f"- {one.cell}, repeat {one.repeat} failed: {one.failure}",
-                          markup=False, highlight=False, soft_wrap=True)  # fmt: skip
     report(folder, console)
+    console.print(f"study folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
     return 0 if any(not one.failure for one in observed) else 1
 
 

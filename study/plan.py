@@ -30,7 +30,6 @@ class Judged:
     threads: int | None = None
     """CPU threads that it asks for."""
 
-
     def as_recorded(self, manifest: Mapping[str, Any]) -> "Judged":
         """As lossy as the study's manifest says, which was written with all cells at hand."""
         return replace(self, lossy=self.cell.id in manifest["lossy"])

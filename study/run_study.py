@@ -40,7 +40,7 @@ def run_study(
         KeyboardInterrupt: Ctrl-C; the run that was going on is not recorded.
     """
     plan = plan or plan_study(study, registry)
-    runs = Runs(plan, folder, begin(folder, plan))
+    runs = Runs(plan, folder, begin(folder, plan, len(cores)))
     order = run_order(plan.cells, study.repeats, study.seed)
     left = [place for place in order if not runs.restore(place, retry_failed)]
     done = len(order) - len(left)

@@ -19,18 +19,19 @@ from interlock.study.order import block_seed, run_order
 from interlock.study.plan import StudyPlan
 
 
-def begin(folder: StudyFolder, plan: StudyPlan) -> float:
+def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1) -> float:
     """Write the manifest of a study that begins, or check that of one that goes on.
 
-    When it began, seconds since the epoch. Raises ConfigError where the folder is that of another
-    study, with what differs.
+    `jobs` runs go on beside each other. Returns when it began, seconds since the epoch. Raises
+    ConfigError where the folder is that of another study, with what differs.
     """
     study = plan.study
     asked = asdict(study)
     if (folder.path / MANIFEST).is_file():
         before = folder.manifest()
         _require_same(folder.path, before, asked, plan)
-        folder.write_manifest({**before, "state": "running"})
+        most = max(jobs, before.get("jobs", 1))
+        folder.write_manifest({**before, "state": "running", "jobs": most})
         return float(before["started_s"])
     if folder.path.is_dir() and any(folder.path.iterdir()):
         raise ConfigError(
@@ -50,6 +51,7 @@ def begin(folder: StudyFolder, plan: StudyPlan) -> float:
             "seeds": [block_seed(study.seed, repeat) for repeat in range(study.repeats)],
             "lossy": [one.cell.id for one in plan.judged if one.lossy],
             "virtual": [one.cell.id for one in plan.judged if one.virtual],
+            "jobs": jobs,
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             **_environment(),
             "git": git_state(Path.cwd()),

@@ -1,6 +1,7 @@
 """`interlock study report DIR`: all that people see of a study, from what its folder holds."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from interlock.study.analyse import analyse
 from interlock.study.folder import StudyFolder
 from interlock.study.report.table import print_results
 from interlock.study.report.write import results_of, write_report
+from interlock.study.runner_notes import runner_notes
 
 
 def report(folder: StudyFolder, console: Console) -> int:
@@ -24,7 +26,9 @@ def report(folder: StudyFolder, console: Console) -> int:
             f"{folder.path}: no run of this study has ended; "
             f"go on with: interlock study --resume {folder.path}"
         )
-    folder.write_findings(analyse(study, cells, observations, folder.refusals()))
+    findings = analyse(study, cells, observations, folder.refusals())
+    notes = (*findings.notes, *runner_notes(folder))
+    folder.write_findings(replace(findings, notes=notes))
     results = results_of(folder)
     print_results(console, results)
     written = write_report(results, folder.path)

@@ -70,7 +70,7 @@ def test_every_mistake_of_a_file_is_said_at_once(tmp_path):
     for part in (
         "no key of a study named 'fators'; did you mean 'factors'?",
         "no key of a level named 'overides'; did you mean 'overrides'?",
-        "factors.spec: 1 level; what does not vary belongs in base",
+        "factors.spec: 1 level; a factor that does not vary belongs in base",
         "baseline: no level of cache named 'nonne'; did you mean 'none'?",
         "no design named 'pairwize'; did you mean 'pairwise'?",
         "repeats='many' is not a whole number from 1 on",
