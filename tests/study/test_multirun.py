@@ -35,7 +35,7 @@ def test_a_sweep_leaves_a_study_with_a_pair_for_each_seed(monkeypatch, tmp_path,
     assert {one.what for one in folder.findings().contrasts} == {"cache=radix"}
     assert {one.estimate.num_pairs for one in folder.findings().contrasts} == {2}
     assert (folder.path / "report.html").is_file()
-    assert "Cells against cache=none" in capsys.readouterr().out
+    assert f"report: {folder.path}" in capsys.readouterr().out
 
 
 def test_a_refused_job_of_a_sweep_is_a_refused_cell_of_its_report(monkeypatch, tmp_path, capsys):
