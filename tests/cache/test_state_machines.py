@@ -75,7 +75,7 @@ class Hoarder(RadixIndex):
         self.asked = []
 
     def match(self, key):
-        self.asked.append(key.units.copy())
+        self.asked.append(key.units.repeat(40))
         return super().match(key)
 
 
