@@ -35,6 +35,7 @@ OTHERS = {
     "chat": "interlock.driver.chat",
     "explain": "interlock.driver.explain",
     "new-plugin": "interlock.driver.new_plugin.command",
+    "picture": "interlock.driver.picture",
     "plugins": "interlock.driver.plugins_command",
     "study": "interlock.study.cli",
 }

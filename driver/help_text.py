@@ -26,6 +26,7 @@ Interlock assembles LLM-serving components into an engine, runs a workload on it
 repeats, intervals and a report; its --help has an example. `interlock chat` talks to a
 model. `interlock explain` says what a composition would run and why; `interlock plugins` lists and
 checks what is installed; `interlock new-plugin` writes a package to start from.
+`interlock picture RUN_DIR` draws the cache of a run that was told cache/events=jsonl.
 --hydra-help lists the flags of the configuration system; --version prints the version."""
 
 
