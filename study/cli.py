@@ -30,6 +30,7 @@ from interlock.study.run_study import run_study
 from interlock.study.runs import Runs
 from interlock.study.show_plan import print_plan
 from interlock.study.spec import Observation, Study
+from interlock.study.study_manifest import begin
 from interlock.study.worker import Worker
 
 DESCRIPTION = f"""\
@@ -151,7 +152,7 @@ def _print_expected_time(console: Console, plan: StudyPlan, at_once: int) -> Non
     with TemporaryDirectory() as where, Worker() as worker:
         folder = StudyFolder(where)
         place = Place(0, plan.cells[0], 0)
-        runs = Runs(plan, folder, time.time())
+        runs = Runs(plan, folder, begin(folder, plan))
         runs.restore(place, retry_failed=False)
         runs.run(Place(0, plan.cells[0], 0), worker)  # starts the worker as well
         start_s = time.monotonic()

@@ -18,6 +18,7 @@ from interlock.core.assemble import build_engine
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.driver.run import make_entries, serve
+from interlock.study.cli import main
 from interlock.study.folder import StudyFolder
 from interlock.study.job import Job
 from interlock.study.order import block_seed
@@ -227,3 +228,13 @@ def child_of(worker: Worker) -> int:
                 return int(found[0])
         time.sleep(0.02)
     raise AssertionError("no run began")
+
+
+def test_a_dry_run_shows_cells_and_time_and_leaves_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(dedent(FIXED))
+    assert main(["mine.yaml", "--dry-run"], load_registry()) == 0
+    shown = capsys.readouterr().out
+    assert "4 cells x 2 repeats" in shown
+    assert "expected: about" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
