@@ -100,4 +100,4 @@ def off_scale(metric: Metric, difference: float) -> float:
     """A difference as it is reported: of logarithms, the relative change."""
     if metric.scale == "difference":
         return difference
-    return math.expm1(difference) if difference < 700 else math.inf
+    return math.inf if difference >= 700 else math.expm1(difference)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_LABELS, MOST_LINES, MOST_CURVES = 12, 8, 4
+FARTHEST = 1e100
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -62,9 +63,14 @@ def pareto_plot(results: Results) -> Plot | None:
     return Plot("pareto", "Trade-off between the first two metrics", about, [panel], legend)
 
 
+def _is_drawable(*values: float | None) -> bool:
+    """Whether an axis holds them: neither undefined nor so large that its scale overflows."""
+    return all(one is not None and math.isfinite(one) and abs(one) < FARTHEST for one in values)
+
+
 def _at(cell: CellSummary, metric: Metric) -> bool:
     value = cell.medians.get(metric.key)
-    return value is not None and math.isfinite(value)
+    return _is_drawable(value)
 
 
 def _draw_pareto(
@@ -86,7 +92,7 @@ def _draw_pareto(
     for letter, cell, (left, top) in zip(LETTERS, front[:MOST_LABELS], points, strict=False):
         for key, at, line in ((x, top, axis.hlines), (y, left, axis.vlines)):
             low, high = cell.lows.get(key), cell.highs.get(key)
-            if low is not None and high is not None and math.isfinite(low + high):
+            if low is not None and high is not None and _is_drawable(low, high):
                 line(at, low, high, color=COLOURS[0], linewidth=0.9, alpha=0.7)
         axis.annotate(letter, (left, top), (4, 4), textcoords="offset points", fontweight="bold")
     for cell in cells:
@@ -151,7 +157,7 @@ def _draw_curve(
         for cell in cells:
             x = cell.medians.get(reached.key) if reached else _number(loads[cell.cell])
             y = cell.medians.get(metric.key)
-            if x is not None and y is not None and math.isfinite(x + y):
+            if x is not None and y is not None and _is_drawable(x, y):
                 points.append((_number(loads[cell.cell]) or 0.0, x, y))
         points.sort()
         axis.plot(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_METRICS, MOST_ROWS, MOST_LEVELS = 6, 16, 14
+FARTHEST = {"ratio": 1e6, "difference": 1e30}
+"""By scale, per cent and differences: what lies farther out is drawn here (no axis holds 1e300)."""
 LOOKS: dict[str, dict[str, Any]] = {
     "better": {"color": COLOURS[0], "marker": "o"},
     "worse": {"color": COLOURS[1], "marker": "s"},
@@ -55,7 +57,7 @@ def effects_plot(results: Results) -> Plot | None:
         kept = largest(every, MOST_ROWS)
         left_out = max(left_out, len(every) - len(kept))
         seen |= {contrast.verdict for contrast in kept}
-        if kept:
+        if kept:  # what has no estimate has no row: the table names it
             panels.append(_effects_panel(metric, kept, floors.get(metric.key)))
     what = "levels against the first of their factor" if levels else "cells against the baseline"
     about = f"Effects of {what}, with {found.confidence:.0%} intervals; grey band: the noise floor."
@@ -81,18 +83,23 @@ def _draw_effects(
     axis: "Axes", metric: Metric, kept: Sequence[Contrast], floor: float | None
 ) -> None:
     scale = 100.0 if metric.scale == "ratio" else 1.0
+    farthest = FARTHEST["ratio" if scale == 100 else "difference"]
+
+    def at(value: float) -> float:
+        return max(-farthest, min(farthest, scale * value))
+
     if floor is not None and math.isfinite(floor):
-        axis.axvspan(-scale * floor, scale * floor, color=GRID, alpha=0.6, linewidth=0)
+        axis.axvspan(at(-floor), at(floor), color=GRID, alpha=0.6, linewidth=0)
     axis.axvline(0, color=INK, linewidth=0.9)
     ends: list[float] = []
     for row, contrast in enumerate(kept):
         estimate = contrast.estimate
-        line = [scale * end for end in (estimate.low, estimate.high) if math.isfinite(end)]
+        line = [at(end) for end in (estimate.low, estimate.high) if not math.isnan(end)]
         look = look_of(contrast.verdict)
         axis.plot(line, [row] * len(line), color=look["color"], linewidth=1.8)
-        if math.isfinite(estimate.value):
-            axis.plot([scale * estimate.value], [row], linestyle="", markersize=5, **look)
-            ends.append(abs(scale * estimate.value))
+        if not math.isnan(estimate.value):
+            axis.plot([at(estimate.value)], [row], linestyle="", markersize=5, **look)
+            ends.append(abs(at(estimate.value)))
     if ends and max(ends) > 500 and scale == 100:
         axis.set_xscale("symlog", linthresh=10)
     axis.set_yticks(range(len(kept)), [shortened(printable(c.what), 26) for c in kept])
@@ -163,7 +170,8 @@ def _draw_heat(
     for one in found:
         if one.first in rows and one.second in columns and math.isfinite(one.estimate.value):
             place = rows.index(one.first), columns.index(one.second)
-            grid[place] = scale * one.estimate.value
+            farthest = FARTHEST["ratio" if scale == 100 else "difference"]
+            grid[place] = max(-farthest, min(farthest, scale * one.estimate.value))
             if one.estimate.p_adjusted < alpha:
                 sure.add(place)
     limit = float(np.nanmax(np.abs(grid))) if np.isfinite(grid).any() else 1.0

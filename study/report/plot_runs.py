@@ -176,7 +176,7 @@ def _draw_steps(axis: "Axes", seen: Timeline, top: float) -> None:
     if top > 100:  # a prompt has many times the tokens of a step of decoding
         axis.set_yscale("symlog", linthresh=10)
         axis.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
-    axis.set_ylim(0, 1.3 * top)  # the same for all cells
+    axis.set_ylim(0, 1.3 * top or 1.0)  # the same for all cells
     axis.margins(x=0)
 
 

@@ -50,7 +50,8 @@ def latencies_ms(folders: Iterable[Path]) -> dict[str, Floats]:
             if value is not None:
                 found[key].append(np.array([value]))
         found["itl"].append(one.itl_s)
-    return {key: np.sort(pooled(parts)) * 1e3 for key, parts in found.items()}
+    every = {key: pooled(parts) for key, parts in found.items()}
+    return {key: np.sort(times[np.isfinite(times)]) * 1e3 for key, times in every.items()}
 
 
 def timeline(folder: Path) -> Timeline | None:
@@ -79,11 +80,14 @@ def timeline(folder: Path) -> Timeline | None:
 
 
 def occupancy(folder: Path) -> tuple[Floats, Floats] | None:
-    """Seconds, and the share of the cache's pages that requests hold; None without a record."""
+    """Seconds, and the share of the cache's pages that requests hold; None without a figure."""
     kept = (_summary(folder).get("kv_memory") or {}).get("timeline") or {}
     if not kept.get("now_s"):
         return None
-    return np.array(kept["now_s"], dtype=np.float64), np.array(kept["held"], dtype=np.float64)
+    now_s = np.array(kept["now_s"], dtype=np.float64)
+    held = np.array(kept["held"], dtype=np.float64)
+    known = np.isfinite(now_s) & np.isfinite(held)
+    return (now_s[known], held[known]) if known.any() else None
 
 
 def acceptance(folders: Iterable[Path]) -> list[float]:

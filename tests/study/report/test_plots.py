@@ -1,5 +1,6 @@
 """Plots of studies as files."""
 
+import math
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -7,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from interlock.study.analyse import analyse
 from interlock.study.report.export import MissingExtraError
 from interlock.study.report.plots import plots_of, write_plots
+from interlock.study.report.results import Results
 from interlock.study.report.runs import acceptance, binned, latencies_ms, occupancy, timeline
 from interlock.study.report.style import line_style, svg_of
-from interlock.study.spec import Factor, Level
+from interlock.study.spec import Factor, Level, Metric
+from tests.study.made import factors, grid, observe, study
 
 RUN_PLOTS = ["latency_cdfs", "steps", "kv_occupancy", "acceptance"]
 
@@ -55,6 +59,40 @@ def test_names_and_figures_that_break_careless_plots_are_drawn_as_text(hostile):
     ids = [line for line in svg.split('id="')[1:]]
     assert ids
     assert all(one.startswith("x-") for one in ids)
+
+
+@pytest.mark.parametrize("odd", [math.nan, -math.inf, 1e307])
+def test_estimates_that_no_axis_holds_are_drawn_without_a_warning(small, odd):
+    pytest.importorskip("matplotlib")
+    found = small.findings
+
+    def strange(one):
+        return replace(one, estimate=replace(one.estimate, value=odd, low=-odd, high=odd))
+
+    first = found.cells[0]
+    cells = (replace(first, medians=dict.fromkeys(first.medians, odd)), *found.cells[1:])
+    changed = replace(
+        found,
+        effects=(strange(found.effects[0]), *found.effects[1:]),
+        interactions=tuple(map(strange, found.interactions)),
+        noise=tuple(replace(one, value=odd) for one in found.noise),
+        cells=cells,
+    )
+    plots = plots_of(replace(small, findings=changed))
+    assert {"effects", "interactions"} <= {plot.name for plot in plots}
+    drawings = [svg_of(panel, "x") for plot in plots for panel in plot.panels[:1]]
+    assert not [one for one in drawings if "nan" in one.lower()]
+
+
+def test_two_cells_run_once_have_plots_that_make_no_estimate(tmp_path):
+    pytest.importorskip("matplotlib")
+    arms = factors(cache="none radix")
+    made = study(arms, repeats=1, metrics=(Metric("mean_ttft_ms"), Metric("hit_rate", "higher")))
+    cells = grid(arms)
+    seen = observe(made, cells, lambda _: 0.0, aa=True)
+    plots = plots_of(Results(made, tuple(cells), (), tuple(seen), analyse(made, cells, seen)))
+    assert [plot.name for plot in plots] == ["pareto"]
+    assert all(path.stat().st_size for path in write_plots(plots, tmp_path))
 
 
 def test_lines_differ_by_colour_and_by_dashes():
