@@ -1,5 +1,6 @@
 """What a study shows: a pure function from its observations to its findings."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,11 +52,12 @@ def analyse(
 
 def _noise(found: MetricComparisons) -> NoiseFloor:
     metric, floor = found.layout.metric, found.floor
+    if not math.isfinite(floor.half_width):
+        return NoiseFloor(metric.key, math.nan, floor.num_pairs, floor.source)
     one_pair = shown(metric, off_scale(metric, floor.one_pair))
     source = f"from {floor.source}; a single pair of equal runs differs by up to {one_pair}"
     return NoiseFloor(
-        metric.key, off_scale(metric, floor.half_width), floor.num_pairs,
-        source if floor.one_pair < np.inf else floor.source,
+        metric.key, off_scale(metric, floor.half_width), floor.num_pairs, source
     )  # fmt: skip
 
 

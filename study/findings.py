@@ -1,5 +1,6 @@
 """What the analysis of a study says: plain values, written as analysis.json, read by reports."""
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -54,10 +55,16 @@ class NoiseFloor:
 
     metric: str
     value: float
-    """The half-width within which 95 % of differences between equal compositions lie."""
+    """The half-width within which 95 % of differences between equal compositions lie; NaN where
+    too few pairs say anything of it."""
     num_pairs: int
     source: str
     """In words: how it was measured."""
+
+    @property
+    def is_known(self) -> bool:
+        """False where there were too few pairs."""
+        return math.isfinite(self.value)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from interlock.core.errors import RunFolderError
 from interlock.driver.run_folder import write_file, write_lines
 from interlock.study.findings import Findings
 from interlock.study.order import Place
-from interlock.study.plain_values import rebuild
+from interlock.study.plain_values import rebuild, strict
 from interlock.study.spec import Cell, Observation, Refusal, Study
 
 MANIFEST, OBSERVATIONS, ANALYSIS = "study.json", "observations.jsonl", "analysis.json"
@@ -76,15 +76,15 @@ class StudyFolder:
 
     def write_observation(self, place: Place, seen: Observation) -> None:
         """Mark a run as done."""
-        write_file(self.path / place.folder / OBSERVATION, [json.dumps(asdict(seen))])
+        write_file(self.path / place.folder / OBSERVATION, [json.dumps(strict(asdict(seen)))])
 
     def write_observations(self, seen: Iterable[Observation]) -> None:
         """Write observations.jsonl."""
-        write_lines(self.path / OBSERVATIONS, (asdict(one) for one in seen))
+        write_lines(self.path / OBSERVATIONS, (strict(asdict(one)) for one in seen))
 
     def write_findings(self, findings: Findings) -> None:
         """Write analysis.json."""
-        write_file(self.path / ANALYSIS, [json.dumps(asdict(findings), indent=1)])
+        write_file(self.path / ANALYSIS, [json.dumps(strict(asdict(findings)), indent=1)])
 
 
 def _json(path: Path) -> Any:

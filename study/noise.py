@@ -24,6 +24,9 @@ from interlock.study.special import (
     trigamma_inverse,
 )
 
+LEAST_KNOWN = 2.0
+"""Degrees of freedom below which no floor is stated: with one, Student's 95 % are 12.7 deviations,
+and the logarithms of times make percentages of millions of that."""
 LEAST_SHARE = 1e-5
 """Variances below this share of the median are as good as this share: logarithms are taken."""
 
@@ -150,7 +153,7 @@ class Floor:
     """Within what the study's own comparison of two equal compositions lies, on the scale."""
 
     half_width: float
-    """Of the mean of `repeats` differences, 95 % of the time."""
+    """Of the mean of `repeats` differences, 95 % of the time; infinite if too little is known."""
     one_pair: float
     """Of a single pair."""
     num_pairs: int
@@ -168,9 +171,12 @@ def floor_of(layout: Layout, noise: Noise | None, repeats: int, level: float = 0
     freedom, from_blocks = (noise.freedom, noise.pooled) if noise else (0.0, 0.0)
     if not num_aa + freedom:
         return Floor(math.inf, math.inf, 0, "no cell was run twice: nothing is known of the noise")
-    words = [f"{num_aa} A/A pairs"] if num_aa else []
+    words = [f"{num_aa} A/A pair{'s' * (num_aa != 1)}"] if num_aa else []
     words += [f"residuals of blocks ({freedom:.0f} degrees of freedom)"] if freedom else []
     total = num_aa + freedom
+    if total < LEAST_KNOWN - 1e-9:
+        few = f"too few pairs: all that is known of the noise are {' and '.join(words)}"
+        return Floor(math.inf, math.inf, num_aa, few)
     variance = (num_aa * from_aa + freedom * from_blocks) / total
     if num_aa >= 2 and freedom and from_aa > from_blocks and f_upper(
         from_aa / from_blocks if from_blocks else math.inf, num_aa, freedom

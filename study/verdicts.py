@@ -92,6 +92,8 @@ def _verdict(
         return TOO_FEW, f"{runs}; a difference needs two, and a study at least one repeated cell."
     if one.idle:
         return INERT, f"{' and '.join(one.idle)} differed and never acted: nothing was measured."
+    if not math.isfinite(floor.half_width):
+        return TOO_FEW, "The noise floor is unknown: what was run twice are too few pairs."
     alpha = 1 - confidence
     if estimate.p > alpha:
         return NOTHING, f"The {confidence:.0%} interval has zero."

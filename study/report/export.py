@@ -12,6 +12,7 @@ from interlock.core.errors import ConfigError
 from interlock.driver.run_folder import write_file
 from interlock.study.findings import Contrast, Estimate
 from interlock.study.report.results import Results
+from interlock.study.verdicts import TOO_FEW
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -98,7 +99,12 @@ def finding_rows(results: Results) -> Rows:
         ),
         *(
             _finding("noise floor", one.metric, "", "", None)
-            | {"value": one.value, "num_pairs": one.num_pairs, "reason": one.source}
+            | {
+                "value": one.value,
+                "num_pairs": one.num_pairs,
+                "verdict": "" if one.is_known else TOO_FEW,
+                "reason": one.source,
+            }
             for one in findings.noise
         ),
         *(

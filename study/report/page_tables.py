@@ -26,6 +26,7 @@ from interlock.study.report.words import (
     titled,
 )
 from interlock.study.spec import Metric
+from interlock.study.verdicts import TOO_FEW
 
 LOOKS = {"better": "better", "worse": "worse", "inert": "odd", "too few pairs": "odd"}
 
@@ -174,11 +175,11 @@ def validity_section(results: Results) -> Html | None:
     rows = []
     for key in dict.fromkeys((*noise, *drift)):
         metric, floor, slope = metrics.get(key, Metric(key)), noise.get(key), drift.get(key)
-        size = change(floor.value, metric).lstrip("+") if floor else ""
+        size = change(floor.value, metric).lstrip("+") if floor and floor.is_known else TOO_FEW
         moved = f"{100 * slope.per_run:+.3f} %" if slope else ""
         fields: list[Field | str] = [
             titled(key),
-            Field(size, floor.value if floor else None),
+            Field(size if floor else "", floor.value if floor else None),
             Field(str(floor.num_pairs) if floor else "", floor.num_pairs if floor else None),
             floor.source if floor else "",
             Field(moved, slope.per_run if slope else None),

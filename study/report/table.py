@@ -28,6 +28,7 @@ from interlock.study.report.words import (
     titled,
 )
 from interlock.study.spec import Metric, Observation, Refusal, Study
+from interlock.study.verdicts import TOO_FEW
 
 STYLES = {"better": "bold green", "worse": "bold red", "inert": "yellow"}
 WIDE = 110
@@ -204,7 +205,8 @@ def _noise(findings: Findings, metrics: Sequence[Metric]) -> Table:
         table.add_column(name, overflow="fold")
     for floor in findings.noise:
         metric = scales.get(floor.metric, Metric(floor.metric))
-        value = f"{100 * floor.value:.2f} %" if metric.scale == "ratio" else figure(floor.value)
+        size = f"{100 * floor.value:.2f} %" if metric.scale == "ratio" else figure(floor.value)
+        value = size if floor.is_known else TOO_FEW
         table.add_row(
             Text(titled(floor.metric)), value, str(floor.num_pairs), Text(printable(floor.source))
         )

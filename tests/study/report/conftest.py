@@ -253,6 +253,16 @@ def alone():
 
 
 @pytest.fixture(scope="session")
+def few(small):
+    """A study whose noise floors are not known."""
+    noise = tuple(
+        replace(one, value=math.nan, num_pairs=1, source="one A/A pair")
+        for one in small.findings.noise
+    )
+    return replace(small, findings=replace(small.findings, noise=noise))
+
+
+@pytest.fixture(scope="session")
 def unsuccessful():
     """Every run failed."""
     return make(

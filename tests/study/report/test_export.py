@@ -87,3 +87,12 @@ def test_a_name_that_a_spreadsheet_would_run_is_text_and_numbers_are_not_touched
     rows = [{"name": "=HYPERLINK(1)", "level": "-1", "value": -1.5, "none": None, "nan": math.nan}]
     row = next(csv.DictReader(io.StringIO("\n".join(csv_lines(rows)))))
     assert row == {"name": "'=HYPERLINK(1)", "level": "-1", "value": "-1.5", "none": "", "nan": ""}
+
+
+def test_a_noise_floor_of_too_few_pairs_has_no_figure_and_says_why(few, tmp_path):
+    write_tables(few, tmp_path)
+    rows = [row for row in read(tmp_path / "findings.csv") if row["kind"] == "noise floor"]
+    assert rows
+    assert {(row["value"], row["verdict"], row["num_pairs"]) for row in rows} == {
+        ("", "too few pairs", "1")
+    }

@@ -231,3 +231,10 @@ def test_hostile_names_are_read_as_they_are(pages, browser, hostile):
         ".map(h => h.textContent)"
     )
     assert names == [printable(c.what) for c in hostile.findings.contrasts]
+
+
+def test_a_noise_floor_of_too_few_pairs_is_said_to_be_one_on_the_page(few):
+    text = page_of(few, [])
+    noise = text[text.index('id="noise"') :]
+    assert noise.count(">too few pairs<") == len(few.findings.noise)
+    assert "nan" not in noise[: noise.index("</section>")].lower()

@@ -74,3 +74,9 @@ def test_seams_that_acted_in_no_cell_are_not_repeated_beside_each(small):
     text = shown(replace(small, findings=replace(small.findings, cells=cells)), 160)
     assert "victim" not in text
     assert text.count("inert: spec") == 1
+
+
+def test_a_noise_floor_of_too_few_pairs_is_said_to_be_one(few):
+    rows = [line for line in shown(few, 200).splitlines() if line.endswith("one A/A pair")]
+    assert len(rows) == len(few.findings.noise)
+    assert all("too few pairs  1  " in row for row in rows)
