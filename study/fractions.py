@@ -172,13 +172,21 @@ def contrasts(size: int) -> list[list[float]]:
 
 
 def aliases_of(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
-    """Main effects and two-factor interactions that the cells cannot tell apart, in words."""
-    factors = [factor for factor in study.factors if len(factor.levels) > 1]
+    """Main effects and two-factor interactions that the cells cannot tell apart, in words.
+
+    Of levels that have cells: what no cell holds (it is refused in all of them) is no term.
+    """
+    held = {
+        factor.name: [one.name for one in factor.levels
+                      if any(cell.levels[factor.name] == one.name for cell in cells)]
+        for factor in study.factors
+    }  # fmt: skip
+    factors = [factor for factor in study.factors if len(held[factor.name]) > 1]
     blocks: list[tuple[tuple[str, ...], Matrix]] = []
     main = {}
     for factor in factors:
-        at = {level.name: place for place, level in enumerate(factor.levels)}
-        table = np.array(contrasts(len(factor.levels)))
+        at = {name: place for place, name in enumerate(held[factor.name])}
+        table = np.array(contrasts(len(at)))
         main[factor.name] = table[[at[cell.levels[factor.name]] for cell in cells]]
         blocks.append(((factor.name,), main[factor.name]))
     for first, second in itertools.combinations(factors, 2):

@@ -69,6 +69,30 @@ def test_a_full_factorial_is_the_product(sizes):
     assert not aliases(study, cells_of(study))
 
 
+@pytest.mark.parametrize("sizes", [[2, 2], [2, 3], [3, 2, 2]])
+def test_a_level_refused_in_every_cell_aliases_nothing(sizes):
+    study = study_of(sizes, "full_factorial")
+    factor = study.factors[-1]
+    left = [c for c in cells_of(study) if c.levels[factor.name] != factor.levels[-1].name]
+    assert not aliases(study, left)
+    single = [c for c in left if c.levels[study.factors[0].name] == study.factors[0].levels[0].name]
+    assert not aliases(study, single)
+
+
+def test_levels_that_are_left_are_aliased_as_before():
+    """Two of three levels in each cell of a half fraction, whose third factor is their product."""
+    study = study_of([2, 2, 3], "full_factorial")
+    names = [[level.name for level in factor.levels] for factor in study.factors]
+    keys = [factor.name for factor in study.factors]
+
+    def half(cell):
+        a, b, c = (of.index(cell.levels[key]) for of, key in zip(names, keys, strict=True))
+        return c == (a ^ b)
+
+    said = aliases(study, [cell for cell in cells_of(study) if half(cell)])
+    assert f"{keys[2]} is aliased with {keys[0]} x {keys[1]}" in said
+
+
 @given(SIZES)
 def test_pairwise_rows_cover_every_pair_of_levels_in_few_rows(sizes):
     rows = covering_rows(sizes)
