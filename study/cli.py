@@ -62,7 +62,7 @@ def main(arguments: list[str], registry: Registry) -> int:
         return compare_main(arguments[1:])
     parsed = _parser().parse_args(arguments)
     console = ReportConsole()
-    study, folder = _asked(parsed, registry)
+    study, folder, text = _asked(parsed, registry)
     plan = plan_study(study, registry)
     cores = core_sets(parsed.jobs, max(one.threads or 1 for one in plan.judged))
     print_plan(console, plan, cores, full=parsed.dry_run)
@@ -70,7 +70,7 @@ def main(arguments: list[str], registry: Registry) -> int:
         _print_expected_time(console, plan, len(cores))
         return 0
     try:
-        observed = _run(console, plan, folder, registry, cores, parsed.retry_failed)
+        observed = _run(console, plan, folder, registry, cores, parsed.retry_failed, text)
     except KeyboardInterrupt:
         console.print(f"stopped; go on with: interlock study --resume {folder.path}",
                       markup=False, highlight=False, soft_wrap=True)  # fmt: skip
@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, StudyFolder]:
-    """The study and its folder; a resumed one may leave out the file."""
+def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, StudyFolder, str]:
+    """The study, its folder and its file's text; a resumed one may leave out the file."""
     overrides: list[str] = list(parsed.overrides)
     file: str | None = parsed.file
     if file is not None and "=" in file:
@@ -107,8 +107,10 @@ def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, Study
         file = None
     if parsed.resume is not None and parsed.out is not None:
         raise ConfigError("--resume goes on in its folder; leave out --out")
+    text = ""
     if file is not None:
         study = read_study(Path(file), registry, tuple(overrides))
+        text = Path(file).read_text(encoding="utf-8")
     elif parsed.resume is None:
         raise ConfigError("which study? interlock study FILE; --help has an example of one")
     elif overrides:
@@ -117,7 +119,7 @@ def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, Study
         study = StudyFolder(parsed.resume).study()
     now = f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     folder = parsed.resume or parsed.out or Path("studies") / study.name / now
-    return study, StudyFolder(folder)
+    return study, StudyFolder(folder), text
 
 
 def _run(
@@ -127,6 +129,7 @@ def _run(
     registry: Registry,
     cores: tuple[tuple[int, ...], ...],
     retry_failed: bool,
+    text: str,
 ) -> list[Observation]:
     columns = (
         TextColumn("{task.description}"),
@@ -143,7 +146,7 @@ def _run(
             progress.update(task, completed=done, total=total)
 
         return run_study(
-            plan.study, folder, registry, plan, cores, retry_failed=retry_failed, told=told
+            plan.study, folder, registry, plan, cores, retry_failed, told, study_file=text
         )
 
 

@@ -27,9 +27,11 @@ def run_study(
     cores: Sequence[Sequence[int]] = ((),),
     retry_failed: bool = False,
     told: Told = lambda *_: None,
+    study_file: str = "",
 ) -> list[Observation]:
     """Run what is not done yet; every observation, in the order of running.
 
+    `study_file` is the text that the study was read from: the folder keeps it.
     `cores` has an entry for each worker that runs beside the others. A run that failed says why
     and others go on; with `retry_failed` such runs are done again. What is done stays in the folder
     whatever ends this early: call it again with the same study to go on.
@@ -40,7 +42,7 @@ def run_study(
         KeyboardInterrupt: Ctrl-C; the run that was going on is not recorded.
     """
     plan = plan or plan_study(study, registry)
-    runs = Runs(plan, folder, begin(folder, plan, len(cores)))
+    runs = Runs(plan, folder, begin(folder, plan, len(cores), study_file))
     order = run_order(plan.cells, study.repeats, study.seed)
     left = [place for place in order if not runs.restore(place, retry_failed)]
     done = len(order) - len(left)

@@ -19,11 +19,12 @@ from interlock.study.order import block_seed, run_order
 from interlock.study.plan import StudyPlan
 
 
-def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1) -> float:
+def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1, study_file: str = "") -> float:
     """Write the manifest of a study that begins, or check that of one that goes on.
 
-    `jobs` runs go on beside each other. Returns when it began, seconds since the epoch. Raises
-    ConfigError where the folder is that of another study, with what differs.
+    `jobs` runs go on beside each other; `study_file` is the text that was read. Returns when the
+    study began, seconds since the epoch. Raises ConfigError where the folder is that of another
+    study, with what differs.
     """
     study = plan.study
     asked = asdict(study)
@@ -41,6 +42,7 @@ def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1) -> float:
     folder.write_manifest(
         {
             "study": asked,
+            **({"study_file": study_file} if study_file else {}),
             "cells": [asdict(cell) for cell in plan.cells],
             "refusals": [asdict(refusal) for refusal in plan.refusals],
             "aliases": list(aliases(study, plan.cells)),

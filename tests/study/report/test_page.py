@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from interlock.study.report.page import page_of
 from interlock.study.report.plots import plots_of
 from interlock.study.report.words import printable
+from tests.study.report.conftest import HOSTILE
 
 spec = importlib.util.spec_from_file_location("browser", Path(__file__).parent / "browser.py")
 devtools = importlib.util.module_from_spec(spec)
@@ -238,3 +240,12 @@ def test_a_noise_floor_of_too_few_pairs_is_said_to_be_one_on_the_page(few):
     noise = text[text.index('id="noise"') :]
     assert noise.count(">too few pairs<") == len(few.findings.noise)
     assert "nan" not in noise[: noise.index("</section>")].lower()
+
+
+def test_the_study_file_stands_on_the_page_as_text(small):
+    written = f"# {HOSTILE[0]}\nname: '</pre></details>'\nbase: [a=b]\n"
+    text = page_of(replace(small, manifest={"study_file": written}), [])
+    assert "<summary>Study file</summary>" in text
+    assert "base: [a=b]" in text
+    assert "name: &#x27;&lt;/pre&gt;&lt;/details&gt;&#x27;" in text
+    assert HOSTILE[0] not in text
