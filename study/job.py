@@ -23,6 +23,8 @@ class Job:
     timed: bool = True
     """False for virtual time: nothing is warmed up or calibrated."""
     quality: bool = False
+    timeout_s: float | None = None
+    """When the run is ended, in seconds from its start; None: never."""
 
 
 def fail(folder: Path, problem: str) -> int:

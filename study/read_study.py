@@ -1,7 +1,7 @@
 """A study file read into a Study, with everything that is wrong with it said at once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from interlock.study.study_yaml import read_yaml
 
 KEYS = (
     "name", "title", "base", "factors", "baseline", "design", "design_options", "metrics",
-    "repeats", "warmup_runs", "seed", "confidence", "launcher", "also",
+    "repeats", "warmup_runs", "seed", "confidence", "timeout_s", "launcher", "also",
 )  # fmt: skip
+LONGEST_S = 1e6
+"""Eleven days: no system waits for longer in one go."""
 PREFIX = "study."
 """Before a key of the file, on the command line: `study.repeats=5`."""
 EXAMPLE = """\
@@ -74,7 +76,9 @@ def study_of(
         repeats=_whole(tree, "repeats", 3, 1, problems),
         warmup_runs=_whole(tree, "warmup_runs", 1, 0, problems),
         seed=_whole(tree, "seed", 0, 0, problems),
-        confidence=_confidence(tree, problems),
+        confidence=_number(tree, "confidence", _is_confidence, "from 0.5 to below 1", problems)
+        or 0.95,
+        timeout_s=_number(tree, "timeout_s", _is_time, "from above 0 to 1000000 s", problems),
         launcher=_launcher(tree, problems),
         also=read_also(tree, problems),
     )
@@ -129,16 +133,30 @@ def _whole(tree: Mapping[str, Any], key: str, default: int, least: int, problems
     return number
 
 
-def _confidence(tree: Mapping[str, Any], problems: list[str]) -> float:
-    value = tree.get("confidence", 0.95)
+def _is_confidence(number: float) -> bool:
+    return 0.5 <= number < 1
+
+
+def _is_time(number: float) -> bool:
+    return 0 < number <= LONGEST_S
+
+
+def _number(
+    tree: Mapping[str, Any], key: str, fits: Callable[[float], bool], words: str,
+    problems: list[str],
+) -> float | None:  # fmt: skip
+    """None where the key is not there, or a problem was added."""
+    if key not in tree:
+        return None
+    value = tree[key]
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not 0.5 <= number < 1:
-        problems.append(f"confidence={value!r} is not from 0.5 to below 1")
-        return 0.95
-    return number
+    if fits(number):
+        return number
+    problems.append(f"{key}={value!r} is not {words}")
+    return None
 
 
 def _launcher(tree: Mapping[str, Any], problems: list[str]) -> dict[str, str]:

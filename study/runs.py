@@ -108,6 +108,7 @@ class Runs:
             (*place.cell.overrides, f"seed={seed}", *number, "progress=false"),
             timed=not judged.virtual,
             quality=quality and (judged.lossy or is_baseline),
+            timeout_s=self._plan.study.timeout_s,
         )
 
 

@@ -87,6 +87,8 @@ class Study:
     launcher: Mapping[str, str] = field(default_factory=dict)
     """`name` of a Hydra launcher (joblib, submitit_local, ray, ...) that runs cells beside each
     other, with its options; empty: this process runs them, `--jobs` at a time."""
+    timeout_s: float | None = None
+    """Wall-clock seconds after which a run is ended and counts as failed; None: never."""
     also: tuple[Level, ...] = ()
     """Compositions beside the design: each a cell of its own, which has no levels of factors."""
 

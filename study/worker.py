@@ -55,6 +55,8 @@ class Worker:
         folder = Path(job.folder)
         try:
             self._line.send(job)
+            if not self._line.poll(job.timeout_s):
+                return self._give_up(job)
             code = self._line.recv()
         except (EOFError, OSError):
             if self._closed:
@@ -64,6 +66,17 @@ class Worker:
         if code != 0 and not (folder / FAILED).is_file():
             folder.mkdir(parents=True, exist_ok=True)
             fail(folder, _death(code, folder))
+        return True
+
+    def _give_up(self, job: Job) -> bool:
+        """End a run that takes too long, with all that it started; the next has a new server."""
+        if self._closed:
+            return False
+        self._stop()
+        folder = Path(job.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = f"it had not ended after timeout_s={job.timeout_s:g} and was killed"
+        fail(folder, reason + _ending(folder))
         return True
 
     def close(self) -> None:
@@ -113,8 +126,7 @@ class Worker:
 
 def _death(code: int | None, folder: Path) -> str:
     """Why a process that left no reason ended."""
-    said = " / ".join(last_lines(folder / LOG))
-    tail = f"; its log ends: {said}" if said else ""
+    tail = _ending(folder)
     if code is None:
         return f"the process that runs cells died{tail}"
     if code >= 0:
@@ -122,3 +134,8 @@ def _death(code: int | None, folder: Path) -> str:
     name = signal.Signals(-code).name
     hint = " (the system does so when memory runs out)" if name == "SIGKILL" else ""
     return f"the process was killed by {name}{hint}{tail}"
+
+
+def _ending(folder: Path) -> str:
+    said = " / ".join(last_lines(folder / LOG))
+    return f"; its log ends: {said}" if said else ""

@@ -64,6 +64,7 @@ def test_every_mistake_of_a_file_is_said_at_once(tmp_path):
         design: pairwize
         repeats: many
         confidence: 2
+        timeout_s: 0
         metrics: [{key: mean_ttft_ms, better: bigger}]
         """,
     )
@@ -75,6 +76,7 @@ def test_every_mistake_of_a_file_is_said_at_once(tmp_path):
         "no design named 'pairwize'; did you mean 'pairwise'?",
         "repeats='many' is not a whole number from 1 on",
         "confidence='2' is not from 0.5 to below 1",
+        "timeout_s='0' is not from above 0 to 1000000 s",
         "metrics: mean_ttft_ms: better is lower or higher",
         "base: seed=4: each repeat has a seed of its own; the study's is `seed: N`",
     ):

@@ -197,6 +197,8 @@ def test_a_study_that_is_killed_goes_on_with_what_it_has(tmp_path, how):
     assert again.returncode == 0, said
     seen = StudyFolder(out).observations()
     assert len(seen) == 12
+    manifest = StudyFolder(out).manifest()
+    assert manifest["study_file"] == (tmp_path / "mine.yaml").read_text()
     assert not [one.failure for one in seen if one.failure]
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert sorted(one.place for one in seen) == list(range(12))
@@ -217,6 +219,39 @@ def test_a_run_whose_process_is_killed_fails_alone_with_the_signal(tmp_path):
     assert problem.startswith("the process was killed by SIGKILL (the system does so when memory")
     assert (tmp_path / "short" / "run.json").is_file()
     assert not (tmp_path / "short" / "failed.json").exists()
+
+
+def test_a_run_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path):
+    config = compose(["executor=fixed", "workload.num_requests=20000"], load_registry())
+    with Worker() as worker:
+        long = Job(config, str(tmp_path / "long"), (), timed=False, timeout_s=0.01)
+        assert worker.run(long)
+        short = replace(
+            long, config=compose(["executor=fixed"]), folder=str(tmp_path / "short"), timeout_s=300
+        )
+        assert worker.run(short)
+    problem = json.loads((tmp_path / "long" / "failed.json").read_text())["problem"]
+    assert problem.startswith("it had not ended after timeout_s=0.01 and was killed")
+    assert (tmp_path / "short" / "run.json").is_file()
+    assert not (tmp_path / "short" / "failed.json").exists()
+
+
+def test_the_time_that_a_study_file_gives_each_run_makes_failures_and_no_study_hang(tmp_path):
+    study = study_in(
+        tmp_path,
+        """
+        base: [executor=fixed, workload.num_requests=20000]
+        factors: {cache: [none, radix]}
+        repeats: 1
+        timeout_s: 0.01
+        """,
+    )
+    assert study.timeout_s == 0.01
+    seen = run(study, tmp_path / "out")
+    assert len(seen) == 3
+    assert all("timeout_s=0.01 and was killed" in one.failure for one in seen)
+    assert StudyFolder(tmp_path / "out").manifest()["state"] == "done"
+    assert StudyFolder(tmp_path / "out").study() == study
 
 
 def child_of(worker: Worker) -> int:
