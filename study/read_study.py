@@ -200,7 +200,7 @@ def _metrics(
         of = {"key": item} if isinstance(item, str) else item
         if not isinstance(of, dict) or set(of) - {"key", "better", "scale"} or "key" not in of:
             problems.append(f"metrics: {item!r} is no key of summary.json, nor {{key: ..., "
-                            "better: lower or higher, scale: ratio or difference}}")  # fmt: skip
+                            "better: lower or higher, scale: ratio or difference}")  # fmt: skip
             continue
         better, scale = of.get("better", ""), of.get("scale", "")
         if better not in ("", "lower", "higher") or scale not in ("", "ratio", "difference"):

@@ -13,7 +13,7 @@ from interlock.core.errors import ConfigError
 
 
 def read_yaml(path: Path) -> tuple[Any, str, list[str]]:
-    """The file's tree, its text, and the keys that stand twice. ConfigError if it is no YAML."""
+    """The file's tree, its text, and lines of keys that stand twice. ConfigError: it is no YAML."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -25,26 +25,26 @@ def read_yaml(path: Path) -> tuple[Any, str, list[str]]:
 
 
 def parse_yaml(text: str, place: str, problems: list[str]) -> Any:
-    """The tree of a text; see `read_yaml`."""
+    """The tree of a text; see `read_yaml`. Problems name the line, errors `place` too."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
-    return None if node is None else _plain(node, place, problems)
+    return None if node is None else _plain(node, problems)
 
 
-def _plain(node: Any, place: str, problems: list[str]) -> Any:
+def _plain(node: Any, problems: list[str]) -> Any:
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, place, problems) for item in node.value]
+        return [_plain(item, problems) for item in node.value]
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                problems.append(f"{place}, line {line}: a key is a name, not a list or a mapping")
+                problems.append(f"line {line}: a key is a name, not a list or a mapping")
             elif key.value in found:
-                problems.append(f"{place}, line {line}: {key.value!r} stands here a second time")
+                problems.append(f"line {line}: {key.value!r} stands here a second time")
             else:
-                found[key.value] = _plain(value, place, problems)
+                found[key.value] = _plain(value, problems)
         return found
     return node.value

@@ -125,11 +125,15 @@ def test_an_override_that_a_level_would_undo_is_refused(tmp_path):
     assert problems_of(tmp_path, text, "study.repeat=2")[0].startswith("study.repeat=2: no key")
 
 
+def test_what_is_no_metric_is_answered_with_the_form_of_one(tmp_path):
+    text = FIXED + "factors: {cache: [none, radix]}\nmetrics: [{name: mean_itl_ms}]\n"
+    (problem,) = problems_of(tmp_path, text)
+    assert problem.endswith("{key: ..., better: lower or higher, scale: ratio or difference}")
+
+
 def test_what_is_no_yaml_or_stands_twice_names_the_line(tmp_path):
     assert "not YAML" in problems_of(tmp_path, "factors: [")[0]
     doubled = "factors: {cache: [none, radix]}\nrepeats: 2\nrepeats: 3\n"
-    assert problems_of(tmp_path, FIXED + doubled) == [
-        f"{tmp_path / 'mine.yaml'}, line 4: 'repeats' stands here a second time"
-    ]
+    assert problems_of(tmp_path, FIXED + doubled) == ["line 4: 'repeats' stands here a second time"]
     with pytest.raises(ConfigError, match="No such file"):
         read_study(tmp_path / "none.yaml", load_registry())
