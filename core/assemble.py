@@ -239,9 +239,10 @@ class _Builder(Rank):
         """From the drafter itself, or from its options where drafts are only simulated."""
         if drafter is None:
             options = self.resolution.chosen["spec"].config
-            simulated = int(getattr(options, "num_drafts", 0))
-            name = self.classes["executor"].__name__
-            return DraftRules(name, num_drafts=simulated, length=length)
+            name, drafts = self.classes["executor"].__name__, getattr(options, "num_drafts", 0)
+            if drafts is None:
+                raise ConfigError("spec.num_drafts=null: drafts without a model need a number")
+            return DraftRules(name, num_drafts=drafts, length=length)
         ahead = [0, *(drafter.entries_ahead(n) for n in range(1, drafter.num_drafts + 1))]
         return DraftRules(
             name=type(drafter).__name__,

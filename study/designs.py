@@ -11,6 +11,8 @@ from interlock.study.covering import covering_rows
 from interlock.study.fractions import aliases_of, fraction_rows
 from interlock.study.spec import Cell, Study
 
+MOST_CELLS = 10_000
+"""Of a design that runs every combination; more would not end, nor be read."""
 Choices = Iterable[Mapping[str, str]]
 
 
@@ -46,7 +48,21 @@ def design_problems(study: Study) -> list[str]:
         "add_one": _two_level_problems,
     }
     check = checks.get(study.design)
-    return check(study) if check and study.factors else []
+    problems = check(study) if check and study.factors else []
+    return problems or _too_many(study)
+
+
+def _too_many(study: Study) -> list[str]:
+    """That every combination is more than a study takes."""
+    values = study.design_options.get("values")
+    loads = len(values) if isinstance(values, list) else 1
+    count = prod(len(factor.levels) for factor in study.factors) * loads
+    if study.design not in ("full_factorial", "latency_curve") or count <= MOST_CELLS:
+        return []
+    return [
+        f"design {study.design} has {count:,} cells, and a study at most {MOST_CELLS:,}: take "
+        "design pairwise, fractional_factorial or one_at_a_time, or fewer levels"
+    ]
 
 
 def aliases(study: Study, cells: Iterable[Cell]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from interlock.core.errors import RunFolderError
 from interlock.driver.run_folder import write_file, write_lines
@@ -20,6 +20,7 @@ from interlock.study.order import Place
 from interlock.study.plain_values import rebuild, strict
 from interlock.study.spec import Cell, Observation, Refusal, Study
 
+T = TypeVar("T")
 MANIFEST, OBSERVATIONS, ANALYSIS = "study.json", "observations.jsonl", "analysis.json"
 OBSERVATION = "observation.json"
 
@@ -39,27 +40,34 @@ class StudyFolder:
 
     def study(self) -> Study:
         """What was asked."""
-        return rebuild(Study, self.manifest()["study"])
+        return _rebuilt(Study, self.manifest()["study"], self.path / MANIFEST)
 
     def cells(self) -> tuple[Cell, ...]:
         """The cells that run, the baseline first."""
-        return tuple(rebuild(Cell, one) for one in self.manifest()["cells"])
+        return self._listed(Cell, "cells")
 
     def refusals(self) -> tuple[Refusal, ...]:
         """The cells that cannot run."""
-        return tuple(rebuild(Refusal, one) for one in self.manifest()["refusals"])
+        return self._listed(Refusal, "refusals")
 
     def observations(self) -> list[Observation]:
         """Every run so far, in the order in which they ran."""
         path = self.path / OBSERVATIONS
         if not path.is_file():
             return []
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [rebuild(Observation, json.loads(line)) for line in lines if line.strip()]
+        lines = _text(path).splitlines()
+        named = [(f"{path}, line {at}", line) for at, line in enumerate(lines, 1) if line.strip()]
+        return [_rebuilt(Observation, _loaded(line, place), place) for place, line in named]
 
     def findings(self) -> Findings:
         """What the analysis said."""
-        return rebuild(Findings, _json(self.path / ANALYSIS))
+        return _rebuilt(Findings, _json(self.path / ANALYSIS), self.path / ANALYSIS)
+
+    def _listed(self, kind: type[T], key: str) -> tuple[T, ...]:
+        listed, path = self.manifest().get(key), self.path / MANIFEST
+        if not isinstance(listed, list):
+            raise RunFolderError(f"{path}: corrupt: it has no list of {key}")
+        return tuple(_rebuilt(kind, one, path) for one in listed)
 
     def run_folder(self, cell: str, repeat: int, replica: int = 0) -> Path:
         """Where a run of the cell of this id is."""
@@ -68,7 +76,7 @@ class StudyFolder:
     def observation(self, place: Place) -> Observation | None:
         """What a run that was done has left; None where it was not done."""
         path = self.path / place.folder / OBSERVATION
-        return rebuild(Observation, _json(path)) if path.is_file() else None
+        return _rebuilt(Observation, _json(path), path) if path.is_file() else None
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write study.json, whole or not at all."""
@@ -88,9 +96,27 @@ class StudyFolder:
 
 
 def _json(path: Path) -> Any:
+    return _loaded(_text(path), path)
+
+
+def _text(path: Path) -> str:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise RunFolderError(f"{path}: corrupt: not UTF-8 at byte {error.start}") from error
+
+
+def _loaded(text: str, place: str | Path) -> Any:
+    try:
+        return json.loads(text)
     except ValueError as error:
-        raise RunFolderError(f"{path}: corrupt: {error}") from error
+        raise RunFolderError(f"{place}: corrupt: {error}") from error
+
+
+def _rebuilt(kind: type[T], values: Any, place: str | Path) -> T:
+    try:
+        return rebuild(kind, values)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{place}: corrupt: no {kind.__name__} ({error})") from error

@@ -1,6 +1,7 @@
 """A study file read into a Study, with everything that is wrong with it said at once."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ KEYS = (
 )  # fmt: skip
 LONGEST_S = 1e6
 """Eleven days: no system waits for longer in one go."""
+NAME = re.compile(r"\w[\w .+-]{0,99}")
 PREFIX = "study."
 """Before a key of the file, on the command line: `study.repeats=5`."""
 EXAMPLE = """\
@@ -66,7 +68,7 @@ def study_of(
     factors = read_factors(tree, problems)
     design, options = _design(tree, problems)
     study = Study(
-        name=_text(tree, "name", name, problems),
+        name=_name(tree, name, problems),
         title=_text(tree, "title", "", problems),
         base=base,
         factors=factors,
@@ -110,6 +112,17 @@ def _text(tree: Mapping[str, Any], key: str, default: str, problems: list[str]) 
         return value
     problems.append(f"{key} is one text, not a {_kind(value)}")
     return default
+
+
+def _name(tree: Mapping[str, Any], default: str, problems: list[str]) -> str:
+    """The study's name, which is a folder's as well."""
+    name = _text(tree, "name", default, problems)
+    if NAME.fullmatch(name) is None:
+        problems.append(
+            f"name={name[:60]!r} is not 1 to 100 letters, digits, spaces and ._+- that begin with "
+            "a letter or digit; a folder has this name (title takes any text)"
+        )
+    return name
 
 
 def _texts(tree: Mapping[str, Any], key: str, problems: list[str]) -> tuple[str, ...]:
@@ -180,7 +193,7 @@ def _design(tree: Mapping[str, Any], problems: list[str]) -> tuple[str, dict[str
     if isinstance(stated, dict):
         options = {**options, **{key: value for key, value in stated.items() if key != "name"}}
         stated = stated.get("name", "")
-    if stated not in DESIGNS:
+    if not isinstance(stated, str) or stated not in DESIGNS:
         problems.append(unknown_name("design", str(stated), DESIGNS))
         return "full_factorial", {}
     known = DESIGNS[stated].options
@@ -196,9 +209,10 @@ def _metrics(
     default = REPLAY_DEFAULTS if "replay.blocks=ids" in base else DEFAULTS
     stated = tree.get("metrics") or list(default)
     found: list[Metric] = []
-    for item in [stated] if isinstance(stated, str) else stated:
+    for item in stated if isinstance(stated, list) else [stated]:
         of = {"key": item} if isinstance(item, str) else item
-        if not isinstance(of, dict) or set(of) - {"key", "better", "scale"} or "key" not in of:
+        known = isinstance(of, dict) and not set(of) - {"key", "better", "scale"}
+        if not known or not isinstance(of.get("key"), str):
             problems.append(f"metrics: {item!r} is no key of summary.json, nor {{key: ..., "
                             "better: lower or higher, scale: ratio or difference}")  # fmt: skip
             continue

@@ -102,3 +102,9 @@ def test_noise_that_makes_no_sense_is_refused():
     for bad in ("jitter=-0.1", "wander=2", "noise_run=-1", "drift=2"):
         with pytest.raises(ConfigError, match=bad.partition("=")[0]):
             assemble(["executor=fixed", f"executor.{bad}"])
+
+
+def test_simulated_drafts_need_a_number():
+    with pytest.raises(ConfigError, match=r"spec\.num_drafts=null"):
+        assemble(["executor=fixed", "spec=medusa"])
+    assert serve("spec=medusa", "spec.num_drafts=2").core.drafts.num_drafts == 2

@@ -137,3 +137,27 @@ def test_what_is_no_yaml_or_stands_twice_names_the_line(tmp_path):
     assert problems_of(tmp_path, FIXED + doubled) == ["line 4: 'repeats' stands here a second time"]
     with pytest.raises(ConfigError, match="No such file"):
         read_study(tmp_path / "none.yaml", load_registry())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("name: ../x", "name='../x' is not"),
+        ('name: "a\\nb"', "a folder has this name"),
+        ("design: [pairwise]", "design"),
+        ("design: {name: [pairwise]}", "design"),
+        ("metrics: [{key: [a]}]", "is no key of summary.json"),
+        ("metrics: {a: b}", "is no key of summary.json"),
+    ],
+)
+def test_a_value_of_another_kind_is_a_problem_of_its_key(tmp_path, line, said):
+    (problem,) = problems_of(tmp_path, f"{FIXED}factors: {{cache: [none, radix]}}\n{line}\n")
+    assert said in problem
+
+
+def test_a_design_that_would_never_end_is_refused_before_its_cells_are_made(tmp_path):
+    factors = [f"  f{at}: {{{', '.join(f'l{n}: []' for n in range(5))}}}" for at in range(10)]
+    text = "\n".join([FIXED + "factors:", *factors])
+    (problem,) = problems_of(tmp_path, text)
+    assert "9,765,625 cells" in problem
+    assert "pairwise" in problem

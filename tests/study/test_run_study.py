@@ -15,7 +15,7 @@ import pytest
 
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, RunFolderError
 from interlock.core.registry import load_registry
 from interlock.driver.run import make_entries, serve
 from interlock.study.cli import main
@@ -273,3 +273,21 @@ def test_a_dry_run_shows_cells_and_time_and_leaves_nothing(tmp_path, monkeypatch
     assert "4 cells x 2 repeats" in shown
     assert "expected: about" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("study.json", '{"study": {}}'),
+        ("study.json", '{"study": 3, "cells": 4}'),
+        ("observations.jsonl", "garbage"),
+        ("observations.jsonl", "[1]"),
+        ("analysis.json", "{}"),
+    ],
+)
+def test_a_damaged_file_of_a_study_is_named(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    folder = StudyFolder(tmp_path)
+    read = {"study.json": folder.study, "observations.jsonl": folder.observations}
+    with pytest.raises(RunFolderError, match=name):
+        read.get(name, folder.findings)()
