@@ -115,9 +115,11 @@ def check_sweep(
     plan = plan_overrides(overrides, registry, config_folders, sweeps=True)
     problems = list(plan.problems)
     chosen = [s for s in plan.selections if s.sweep is not None]
-    problems += conditional_problems(chosen, plan.values, registry)
-    plan.refused += [s.key for s in chosen]
     plan.selections = [s for s in plan.selections if s.sweep is None]
+    same = _selections(plan, config_folders)
+    has = partial(_has, registry=registry, same=same, seen={})
+    problems += conditional_problems(chosen, plan.values, has)
+    plan.refused += [s.key for s in chosen]
     swept = [replace(s, value=s.sweep[0], sweep=None) for s in plan.values if s.sweep]
     plan.values = [s for s in plan.values if s.sweep is None]
     values = _compose_values(plan, config_folders, registry, problems)
@@ -196,15 +198,10 @@ def _compose_values(
     problems: list[str],
     seen: Seen | None = None,
 ) -> dict[str, Any] | None:
-    selections = [s.text for s in plan.selections]
-    if config_folders:
-        folders = ",".join(f'"file://{Path(folder).resolve()}"' for folder in config_folders)
-        selections.append(f"hydra.searchpath=[{folders}]")
-    selections += [s.text for s in plan.hydra if s.key == "hydra.searchpath"]
-    seen, key = {} if seen is None else seen, tuple(selections)
+    seen, key = {} if seen is None else seen, tuple(_selections(plan, config_folders))
     try:
         if key not in seen:
-            seen[key] = _selected(selections, registry)
+            seen[key] = _selected(key, registry)
         values = deepcopy(seen[key])
         problems.extend(apply_values(plan.values, plan.refused, values))
         return _resolved(OmegaConf.create(values))
@@ -214,10 +211,39 @@ def _compose_values(
         return None
 
 
-def _selected(selections: list[str], registry: Registry) -> dict[str, Any]:
+def _selections(plan: Plan, config_folders: Sequence[str | Path]) -> list[str]:
+    selections = [s.text for s in plan.selections]
+    if config_folders:
+        folders = ",".join(f'"file://{Path(folder).resolve()}"' for folder in config_folders)
+        selections.append(f"hydra.searchpath=[{folders}]")
+    return [*selections, *(s.text for s in plan.hydra if s.key == "hydra.searchpath")]
+
+
+def _has(
+    group: str, choice: str, key: str, registry: Registry, same: Sequence[str], seen: Seen
+) -> bool | None:
+    """Whether a swept choice has an option, beside the choices that all jobs make (`same`)."""
+    component = registry.components.get((group, choice))
+    if component is not None:
+        return key.split(".")[group.count("/") + 1] in defaults_of(component.config)
+    selections = (*same, f"{group}={choice}")
+    try:
+        if selections not in seen:
+            seen[selections] = _selected(selections, registry)
+    except (*UNREADABLE, UnicodeDecodeError):
+        return None  # its own job says why
+    node: Any = seen[selections]
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
+def _selected(selections: Sequence[str], registry: Registry) -> dict[str, Any]:
     """What these choices come to, before any option is set."""
     with _hydra():
-        composed = hydra.compose("config", overrides=selections, return_hydra_config=True)
+        composed = hydra.compose("config", overrides=list(selections), return_hydra_config=True)
     selected = composed.hydra.runtime.choices
     values: dict[str, Any] = OmegaConf.to_container(composed)  # type: ignore[assignment]
     del values["hydra"]

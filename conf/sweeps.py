@@ -1,40 +1,35 @@
 """Options of a sweep that only some of the swept choices have, and the form that allows them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from interlock.conf.overrides import Setting
-from interlock.core.options import defaults_of
-from interlock.core.registry import Registry
-from interlock.core.seams import SEAMS
+
+Has = Callable[[str, str, str], bool | None]
+"""Whether this choice of a group has this option (all of its key); None: that is not known."""
 
 
 def conditional_problems(
-    selections: Sequence[Setting], values: Sequence[Setting], registry: Registry
+    selections: Sequence[Setting], values: Sequence[Setting], has: Has
 ) -> Iterator[str]:
     """A problem for each such option, with a study file that says the same, ready to paste.
 
-    `selections` are swept choices of groups; `values` all options, swept or not.
+    `selections` are swept choices of groups, of components or of presets; `values` all options,
+    swept or not.
     """
     for selection in selections:
-        seam = SEAMS.get(selection.key)
-        if seam is None or not selection.sweep:
+        if not selection.sweep:
             continue
-        choices = [str(choice) for choice in selection.sweep]
-        known = {
-            choice: defaults_of(registry.components[seam.key, choice].config).keys()
-            for choice in choices
-            if (seam.key, choice) in registry.components
-        }
-        own = [v for v in values if v.key.startswith(f"{seam.dotted}.")]
-        for setting in own:
-            option = setting.key.removeprefix(f"{seam.dotted}.").split(".")[0]
-            having = [choice for choice in known if option in known[choice]]
-            lacking = [choice for choice in known if option not in known[choice]]
-            if having and lacking:
+        group, choices = selection.key, [str(choice) for choice in selection.sweep]
+        dotted = group.replace("/", ".")
+        for setting in (v for v in values if v.key.startswith(f"{dotted}.")):
+            known = {choice: has(group, choice, setting.key) for choice in choices}
+            having = [choice for choice in choices if known[choice]]
+            if having and False in known.values():
+                option = setting.key.removeprefix(f"{dotted}.")
                 yield (
                     f"{setting.text}: of {selection.text} only {', '.join(having)} has the option "
                     f"{option}; a study file gives each choice its own options:\n"
-                    f"{_study(seam.key, choices, having, setting)}\n"
+                    f"{_study(group, choices, having, setting)}\n"
                     "  save it as mine.yaml and run: interlock study mine.yaml"
                 )
 

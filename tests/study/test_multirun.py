@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from interlock.conf.hydra_edge import check_sweep
 from interlock.core.registry import load_registry
 from interlock.driver import cli
 from interlock.study.folder import StudyFolder
@@ -58,3 +59,23 @@ def test_an_option_of_one_choice_is_answered_with_a_study_file(monkeypatch, tmp_
     (tmp_path / "mine.yaml").write_text(pasted)
     study = read_study(tmp_path / "mine.yaml", load_registry())
     assert study.factors[0].level("ngram_5").overrides == ("spec=ngram", "spec.num_drafts=5")
+
+
+def test_an_option_below_a_swept_preset_is_answered_with_a_study_file(
+    monkeypatch, tmp_path, capsys
+):
+    arguments = ("-m", "executor=fixed", "cache=block_hash,none", "cache.index.hash=fast,sha256")
+    assert run_main(monkeypatch, tmp_path, *arguments) == 1
+    said = capsys.readouterr().err
+    assert "of cache=block_hash,none only block_hash has the option index.hash; a study" in said
+    pasted = said[said.index("  factors:") : said.index("  save it as mine.yaml")]
+    (tmp_path / "mine.yaml").write_text(pasted)
+    study = read_study(tmp_path / "mine.yaml", load_registry())
+    level = study.factors[0].level("block_hash_sha256")
+    assert level.overrides == ("cache=block_hash", "cache.index.hash=sha256")
+    assert study.factors[0].level("none").overrides == ("cache=none",)
+
+
+def test_an_option_that_every_job_of_swept_presets_has_is_accepted():
+    both = ("executor=fixed", "cache=radix,none", "cache/index=block_hash")
+    check_sweep([*both, "cache.index.hash=fast,sha256", "cache.page_size=8"], load_registry())
