@@ -245,6 +245,26 @@ def test_what_cannot_be_saved_or_loaded_is_refused_with_the_reason(models, overr
         assemble([*base(models["gqa"]), "cache/snapshot=directory", *overrides])
 
 
+@pytest.mark.parametrize("save", ["file", "file/deeper", "dangling", "n" * 300])
+def test_where_nothing_could_be_saved_is_said_before_the_run(tmp_path, save):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"^cache\.snapshot\.save='.*': "):
+        assemble(
+            ["executor=fixed", "cache/snapshot=directory", f"cache.snapshot.save={tmp_path / save}"]
+        )
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_folder_that_became_a_file_during_the_run_is_named(tmp_path):
+    engine = assemble(
+        ["executor=fixed", "cache/snapshot=directory", f"cache.snapshot.save={tmp_path / 's'}"]
+    )
+    (tmp_path / "s").write_text("")
+    with pytest.raises(RunFolderError, match="s: cannot be written: File exists"):
+        engine.close()
+
+
 def test_a_loaded_page_is_saved_to_a_tier_under_its_key(models, tmp_path):
     saved(models["gqa"], tmp_path)
     tier = ["cache/tiers=cpu", "cache.write=back", "cache.num_pages=12", "cache/load=always"]

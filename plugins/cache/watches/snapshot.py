@@ -22,7 +22,11 @@ from interlock.plugins.cache.watches.books import Books
 from interlock.plugins.cache.watches.payload_file import PayloadFile, carry, key_of
 from interlock.plugins.cache.watches.restore import Restore
 from interlock.plugins.cache.watches.saved_runs import as_plain, save_runs
-from interlock.plugins.cache.watches.snapshot_files import read_manifest, write_snapshot
+from interlock.plugins.cache.watches.snapshot_files import (
+    read_manifest,
+    require_writable,
+    write_snapshot,
+)
 
 
 class Snapshot(CacheWatch):
@@ -188,8 +192,13 @@ def _says(name: str, theirs: Any, mine: Any) -> str:
 
 
 def build(config: DirectoryConfig, _context: BuildContext) -> Snapshot:
-    """Snapshots in the configured directories; relative ones are in the current folder."""
+    """Snapshots in the configured directories; relative ones are in the current folder.
+
+    ConfigError: what is to be saved at the end could not be.
+    """
     load, save = (
         None if one is None else Path(one).expanduser() for one in (config.load, config.save)
     )
+    if save is not None:
+        require_writable(save)
     return Snapshot(load, save)

@@ -63,6 +63,28 @@ def checked(directory: Path, manifest: Mapping[str, Any], part: str) -> Path:
     return path
 
 
+def require_writable(directory: Path) -> None:
+    """ConfigError if no snapshot could be written there. Nothing is created yet."""
+    where = f"cache.snapshot.save={str(directory)!r}"
+    try:
+        there = next(p for p in (directory, *directory.absolute().parents) if _is_there(p))
+        is_directory = there.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or has a null byte
+        raise ConfigError(f"{where}: {getattr(error, 'strerror', None) or error}") from error
+    if not is_directory:
+        raise ConfigError(f"{where}: {there} is no directory; give one that is there, or a new one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{where}: {there} cannot be written; give another directory")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def write_snapshot(
     directory: Path, facts: Mapping[str, Any], writers: Mapping[str, Callable[[Path], None]]
 ) -> None:
@@ -70,10 +92,11 @@ def write_snapshot(
 
     Raises RunFolderError, naming the file; the old snapshot is as it was then.
     """
-    names = {part: f"{part}-{_next(directory):06d}-{os.getpid()}.bin" for part in writers}
-    written = [directory / name for name in names.values()]
+    written: list[Path] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        names = {part: f"{part}-{_next(directory):06d}-{os.getpid()}.bin" for part in writers}
+        written += [directory / name for name in names.values()]
         files = {part: _write(directory / names[part], writers[part]) for part in writers}
         manifest = {"format": FORMAT, **facts, "files": files}
         manifest["sha256"] = _digest_of(manifest)
