@@ -1,12 +1,13 @@
 """Pictures of a run's cache, from its events: the tree of prefixes, and the pool over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, RunFolderError
 from interlock.driver.cache_tree import TreeRun, collapsed, tree_of
-from interlock.driver.kv_replica import EVENTS, Replica, read_events
+from interlock.driver.kv_replica import DEVICE, EVENTS, Replica, read_events
 
 MOST_LANES = 48
 """Leaves of a tree that are drawn one by one."""
@@ -16,28 +17,79 @@ STATES = ("free", "cached", "held", "in transit")
 COLOURS = ("#e8eaed", "#8ab6d6", "#2f6690", "#e07a5f")
 
 
-def draw_pictures(run_dir: Path, out: Path, step: int | None = None) -> list[Path]:
+def draw_pictures(
+    run_dir: Path, out: Path, step: int | None = None, tell: Callable[[str], None] = print
+) -> list[Path]:
     """Write `cache_tree.png` (after `step`; None: the last one) and `cache_pool.png` into `out`.
+
+    `tell` is told of a last event that is cut off, and left out.
 
     Raises:
         RunFolderError: the run left no events, or they are corrupt; names the file.
-        ConfigError: matplotlib is not installed.
+        ConfigError: matplotlib is not installed, the run has no such step, `out` is no folder.
     """
     plt = _pyplot()
-    lines = read_events(run_dir / EVENTS)
-    header = next(lines, {})
-    replica, batches = Replica(header), []
-    frozen = False
-    for batch in lines:
-        batches.append(batch)
-        frozen = frozen or batch["step"] is None or (step is not None and batch["step"] > step)
-        if not frozen:
-            replica.apply(batch)
-    out.mkdir(parents=True, exist_ok=True)
+    replica, batches = _replayed(run_dir / EVENTS, step, tell)
     paths = [out / "cache_tree.png", out / "cache_pool.png"]
-    _draw_tree(plt, replica, paths[0])
-    _draw_pool(plt, header, [b for b in batches if b["step"] is not None], paths[1])
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _draw_tree(plt, replica, paths[0])
+        _draw_pool(plt, replica.header, batches, paths[1])
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or out}: no pictures can be written there ({error.strerror}); "
+            "--out FOLDER puts them elsewhere"
+        ) from error
     return paths
+
+
+def _replayed(
+    path: Path, step: int | None, tell: Callable[[str], None]
+) -> tuple[Replica, list[dict[str, Any]]]:
+    """What was cached after this step, and the batches of all steps."""
+    header, *lines = [*read_events(path, tell)] or [{}]
+    with _at(path, 1):
+        replica, media = Replica(header), [m for m in header["media"] if m != DEVICE]
+        tables = len(header["pool_pages"])
+    batches = []
+    for number, batch in enumerate(lines, start=2):
+        with _at(path, number):
+            _require_numbers(batch, media, tables)
+            if batch["step"] is not None:
+                batches.append((number, batch))
+    _require_step(step, [batch["step"] for _, batch in batches])
+    for number, batch in batches:
+        if step is None or batch["step"] <= step:
+            with _at(path, number):
+                replica.apply(batch)
+    return replica, [batch for _, batch in batches]
+
+
+@contextmanager
+def _at(path: Path, number: int) -> Iterator[None]:
+    """Name this line of the events in whatever is wrong with it."""
+    try:
+        yield
+    except RunFolderError as error:
+        raise RunFolderError(f"{path}, line {number}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunFolderError(f"{path}, line {number}: corrupt: no events ({what})") from error
+
+
+def _require_numbers(batch: Mapping[str, Any], media: Sequence[str], tables: int) -> None:
+    """Some TypeError, KeyError or IndexError where one that is drawn is not there."""
+    pools = [batch["pools"][table][state] for table in range(tables) for state in range(4)]
+    sum([batch["time_s"], batch["step"] or 0, *pools, *(batch["tiers"][m] for m in media)])
+
+
+def _require_step(step: int | None, steps: Sequence[int]) -> None:
+    if step is None or (steps and steps[0] <= step <= steps[-1]):
+        return
+    there = (
+        f"the steps with events are {steps[0]} to {steps[-1]}" if steps else "no step has events"
+    )
+    raise ConfigError(f"--step={step}: {there}")
 
 
 def _pyplot() -> Any:

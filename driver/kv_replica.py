@@ -4,7 +4,7 @@ Also the example of a consumer: it uses the file alone.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,15 +122,18 @@ class Replica:
                 raise RunFolderError(f"page {key} is removed and was not stored")
 
 
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
+def read_events(
+    path: Path, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[dict[str, Any]]:
     """The header, then every batch. RunFolderError names the file and the line that is broken.
 
-    A last line without its end is left out: the run that wrote it was killed.
+    A last line without its end is left out, which `tell` is told: the run that wrote it was killed.
     """
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith("\n"):
+                    tell(f"{path}, line {number}: cut off; what follows line {number - 1} is lost")
                     return
                 try:
                     yield json.loads(line)

@@ -1,7 +1,9 @@
 """`interlock picture RUN_DIR`: pictures of a finished run's cache."""
 
 import argparse
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from interlock.core.registry import Registry
@@ -20,6 +22,7 @@ def main(arguments: Sequence[str], _registry: Registry) -> int:
     parser.add_argument("--out", type=Path, help="where the pictures go (default: the folder)")
     parser.add_argument("--step", type=int, help="draw the tree as it was after this step")
     asked = parser.parse_args(list(arguments))
-    for path in draw_pictures(asked.run_dir, asked.out or asked.run_dir, asked.step):
+    out = asked.out or asked.run_dir
+    for path in draw_pictures(asked.run_dir, out, asked.step, partial(print, file=sys.stderr)):
         show(str(path))
     return 0

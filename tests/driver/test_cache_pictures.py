@@ -96,6 +96,44 @@ def test_a_run_without_events_is_refused_with_what_to_do(tmp_path):
         draw_pictures(tmp_path, tmp_path)
 
 
+@pytest.mark.parametrize("step", [99999, -1])
+def test_a_step_that_the_run_has_not_is_refused_with_those_it_has(run_dir, tmp_path, step):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ConfigError, match=rf"--step={step}: the steps with events are \d+ to \d+$"):
+        main([str(run_dir), "--out", str(tmp_path / "no"), "--step", str(step)], None)
+    assert not (tmp_path / "no").exists()
+
+
+def test_an_event_that_is_cut_off_is_named_and_the_others_are_drawn(run_dir, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path, text = tmp_path / "kv_events.jsonl", (run_dir / "kv_events.jsonl").read_text()
+    path.write_text(text[:-20])
+    assert main([str(tmp_path)], None) == 0
+    assert f"{path}, line {text.count(chr(10))}: cut off" in capsys.readouterr().err
+    assert (tmp_path / "cache_tree.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "put"),
+    [(1, ""), (1, "[]"), (2, "7"), (2, "{}"), (3, '{"step": 1}'), (4, ""), (5, "not json")],
+)
+def test_events_that_cannot_be_read_are_named_by_file_and_line(run_dir, tmp_path, line, put):
+    pytest.importorskip("matplotlib")
+    lines = (run_dir / "kv_events.jsonl").read_text().splitlines(keepends=True)
+    lines[line - 1] = put and f"{put}\n"
+    path = tmp_path / "kv_events.jsonl"
+    path.write_text("".join(lines))
+    with pytest.raises(RunFolderError, match=f"^{path}, line {line}: "):
+        draw_pictures(tmp_path, tmp_path)
+
+
+def test_pictures_that_cannot_be_written_name_the_place_and_the_option(run_dir, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path / 'file'}: .*--out FOLDER"):
+        main([str(run_dir), "--out", str(tmp_path / "file")], None)
+
+
 def test_without_matplotlib_the_extra_is_named(run_dir, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'interlock\[plot\]'"):
