@@ -33,7 +33,7 @@ from interlock.conf.sweeps import conditional_problems
 from interlock.core.errors import ConfigError
 from interlock.core.options import defaults_of
 from interlock.core.registry import Registry, load_registry
-from interlock.core.seams import SEAMS
+from interlock.core.seams import SEAMS, children_of
 from interlock.core.settings import EngineConfig
 
 CONFIG_MODULE = "interlock.conf"
@@ -118,7 +118,7 @@ def check_sweep(
     plan.selections = [s for s in plan.selections if s.sweep is None]
     same = _selections(plan, config_folders)
     has = partial(_has, registry=registry, same=same, seen={})
-    problems += conditional_problems(chosen, plan.values, has)
+    problems += conditional_problems(chosen, plan.values, has, registry)
     plan.refused += [s.key for s in chosen]
     swept = [replace(s, value=s.sweep[0], sweep=None) for s in plan.values if s.sweep]
     plan.values = [s for s in plan.values if s.sweep is None]
@@ -225,7 +225,9 @@ def _has(
     """Whether a swept choice has an option, beside the choices that all jobs make (`same`)."""
     component = registry.components.get((group, choice))
     if component is not None:
-        return key.split(".")[group.count("/") + 1] in defaults_of(component.config)
+        option = key.split(".")[group.count("/") + 1]
+        nested = option in children_of(group)  # whose options depend on what is chosen there
+        return None if nested else option in defaults_of(component.config)
     selections = (*same, f"{group}={choice}")
     try:
         if selections not in seen:
@@ -235,7 +237,7 @@ def _has(
     node: Any = seen[selections]
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            return False
+            return False if isinstance(node, dict) and "name" in node else None
         node = node[part]
     return True
 

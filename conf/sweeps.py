@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from interlock.conf.overrides import Setting
+from interlock.core.options import defaults_of
+from interlock.core.registry import Registry
 
 Has = Callable[[str, str, str], bool | None]
 """Whether this choice of a group has this option (all of its key); None: that is not known."""
 
 
 def conditional_problems(
-    selections: Sequence[Setting], values: Sequence[Setting], has: Has
+    selections: Sequence[Setting], values: Sequence[Setting], has: Has, registry: Registry
 ) -> Iterator[str]:
     """A problem for each such option, with a study file that says the same, ready to paste.
+
+    And for each that none of the choices has.
 
     `selections` are swept choices of groups, of components or of presets; `values` all options,
     swept or not.
@@ -32,6 +36,26 @@ def conditional_problems(
                     f"{_study(group, choices, having, setting)}\n"
                     "  save it as mine.yaml and run: interlock study mine.yaml"
                 )
+            elif set(known.values()) == {False} and not _is_nearer(selections, group, setting):
+                owners = _owners(setting, registry)
+                yield f"{setting.text}: none of {selection.text} has this option{owners}"
+
+
+def _is_nearer(selections: Sequence[Setting], group: str, setting: Setting) -> bool:
+    """Whether a group within this one is swept too, which decides what options there are."""
+    within = (s.key.replace("/", ".") for s in selections if s.key.startswith(f"{group}/"))
+    return any(setting.key.startswith(f"{dotted}.") for dotted in within)
+
+
+def _owners(setting: Setting, registry: Registry) -> str:
+    """Whose option it is, in words to follow a refusal."""
+    having = [
+        f"{seam}={name}"
+        for (seam, name), component in sorted(registry.components.items())
+        for option in defaults_of(component.config)
+        if setting.key == f"{seam.replace('/', '.')}.{option}"
+    ]
+    return f"; it is an option of {', '.join(having)}" if having else ""
 
 
 def _study(group: str, choices: Sequence[str], having: Sequence[str], setting: Setting) -> str:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from interlock.conf.hydra_edge import check_sweep
+from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.driver import cli
 from interlock.study.folder import StudyFolder
@@ -74,6 +75,13 @@ def test_an_option_below_a_swept_preset_is_answered_with_a_study_file(
     level = study.factors[0].level("block_hash_sha256")
     assert level.overrides == ("cache=block_hash", "cache.index.hash=sha256")
     assert study.factors[0].level("none").overrides == ("cache=none",)
+
+
+def test_an_option_that_no_swept_choice_has_is_answered_with_those_that_have_it():
+    swept = ("executor=fixed", "cache=radix,none", "cache.index.hash=fast,sha256")
+    with pytest.raises(ConfigError, match=r"none of cache=.* has .*cache/index=block_hash$"):
+        check_sweep(swept, load_registry())
+    check_sweep([*swept, "cache/index=block_hash"], load_registry())
 
 
 def test_an_option_that_every_job_of_swept_presets_has_is_accepted():
