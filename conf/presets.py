@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STUDIES = "experiment"
-"""The folder of whole studies, which are no choices of a run."""
+"""Interlock's own folder of whole studies, which are no choices of a run. Elsewhere a group of this
+name is like any other."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,11 @@ class Preset:
 def find_presets(folders: Iterable[str | Path] = ()) -> list[Preset]:
     """Presets of Interlock and of these folders, by group and name; earlier folders win."""
     found: dict[tuple[str, str], Preset] = {}
-    for folder in (conf_folder(), *map(Path, folders)):
+    own = conf_folder()
+    for folder in (own, *map(Path, folders)):
         for path in sorted(folder.rglob("*.yaml")):
             group = path.parent.relative_to(folder).as_posix()
-            if group not in (".", STUDIES):
+            if group != "." and (folder != own or group != STUDIES):
                 found.setdefault((group, path.stem), Preset(group, path.stem, path))
     return [found[key] for key in sorted(found)]
 
