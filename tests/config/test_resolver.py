@@ -57,7 +57,7 @@ def registry_with(*components: Component) -> Registry:
     everything = (ServesAttention("heads"), ServesAttention("latent"), ServesWindows())
     registry = Registry()
     plain = [component(seam, "plain", everything if seam == "attention" else ()) for seam in SEAMS]
-    registry.add(Contribution(Origin("test", "1"), [*plain, *components]))
+    registry.add(Contribution(Origin("test", "1"), components=[*plain, *components]))
     return registry
 
 
