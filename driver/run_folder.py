@@ -204,23 +204,25 @@ def read_run(directory: Path) -> SavedRun:
     """
     if not directory.is_dir():
         raise RunFolderError(f"{directory}: no such run folder; give a folder that holds {RUN}")
-    manifest = _read_object(directory / RUN)
+    manifest = read_object(directory / RUN)
     if not isinstance(manifest.get("config"), dict):
         raise RunFolderError(f"{directory / RUN}: it holds no config, so it is not a run's")
-    steps = [_step(line, place) for place, line in _read_lines(directory / STEPS)]
+    steps = [_step(line, place) for place, line in read_lines(directory / STEPS)]
     return SavedRun(directory, manifest, steps)
 
 
 def read_requests(directory: Path) -> list[dict[str, Any]]:
     """The lines of requests.jsonl; raises RunFolderError like `read_run`."""
-    return [line for _, line in _read_lines(directory / REQUESTS)]
+    return [line for _, line in read_lines(directory / REQUESTS)]
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; raises RunFolderError, naming the file, without one."""
     return _object(_read_text(path), str(path))
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each line is, in words, and its JSON object; raises like `read_object`."""
     for number, line in enumerate(_read_text(path).splitlines(), start=1):
         place = f"{path}, line {number}"
         yield place, _object(line, place)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from interlock.core.errors import RunFolderError
-from interlock.driver.run_folder import write_file, write_lines
+from interlock.driver.run_folder import read_lines, read_object, write_file, write_lines
 from interlock.study.findings import Findings
 from interlock.study.order import Place
 from interlock.study.plain_values import rebuild, strict
@@ -33,8 +33,8 @@ class StudyFolder:
 
     def manifest(self) -> dict[str, Any]:
         """study.json."""
-        found = _json(self.path / MANIFEST)
-        if not isinstance(found, dict) or "study" not in found:
+        found = read_object(self.path / MANIFEST)
+        if "study" not in found:
             raise RunFolderError(f"{self.path / MANIFEST}: it holds no study")
         return found
 
@@ -55,13 +55,11 @@ class StudyFolder:
         path = self.path / OBSERVATIONS
         if not path.is_file():
             return []
-        lines = _text(path).splitlines()
-        named = [(f"{path}, line {at}", line) for at, line in enumerate(lines, 1) if line.strip()]
-        return [_rebuilt(Observation, _loaded(line, place), place) for place, line in named]
+        return [_rebuilt(Observation, line, place) for place, line in read_lines(path)]
 
     def findings(self) -> Findings:
         """What the analysis said."""
-        return _rebuilt(Findings, _json(self.path / ANALYSIS), self.path / ANALYSIS)
+        return _rebuilt(Findings, read_object(self.path / ANALYSIS), self.path / ANALYSIS)
 
     def _listed(self, kind: type[T], key: str) -> tuple[T, ...]:
         listed, path = self.manifest().get(key), self.path / MANIFEST
@@ -76,7 +74,7 @@ class StudyFolder:
     def observation(self, place: Place) -> Observation | None:
         """What a run that was done has left; None where it was not done."""
         path = self.path / place.folder / OBSERVATION
-        return _rebuilt(Observation, _json(path), path) if path.is_file() else None
+        return _rebuilt(Observation, read_object(path), path) if path.is_file() else None
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write study.json, whole or not at all."""
@@ -93,26 +91,6 @@ class StudyFolder:
     def write_findings(self, findings: Findings) -> None:
         """Write analysis.json."""
         write_file(self.path / ANALYSIS, [json.dumps(strict(asdict(findings)), indent=1)])
-
-
-def _json(path: Path) -> Any:
-    return _loaded(_text(path), path)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise RunFolderError(f"{path}: corrupt: not UTF-8 at byte {error.start}") from error
-
-
-def _loaded(text: str, place: str | Path) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise RunFolderError(f"{place}: corrupt: {error}") from error
 
 
 def _rebuilt(kind: type[T], values: Any, place: str | Path) -> T:

@@ -82,7 +82,7 @@ def _require(name: str) -> None:
     if package is not None and not here:
         raise ConfigError(
             f"launcher={name} needs the package {package}, which is not installed: "
-            'pip install "interlock[launchers]"'
+            f'pip install "interlock[{"ray" if name.startswith("ray") else "launchers"}]"'
         )
 
 

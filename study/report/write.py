@@ -66,11 +66,6 @@ def results_of(folder: Folder) -> Results:
     )
 
 
-def write_html(folder: Folder) -> Path:
-    """Write report.html alone; its path."""
-    return _write_page(folder.path, results_of(folder))[0]
-
-
 def write_report(results: Results, directory: Path) -> Written:
     """Write tables, plots and the page. Without matplotlib the page says why it has no figures.
 
