@@ -91,8 +91,9 @@ class Deferred:
         self._following_SB[slots_N, places_N] = following_N[waits_N]
         at_N = on(slots_N * batch.page_size + places_N, outputs[0])
         rows_N = on(flat_N, outputs[0])
+        all_of_them = np.array_equal(flat_N, np.arange(len(outputs[0])))
         for kept_SBE, output_TE in zip(self._outputs, outputs, strict=True):
-            given_NE = output_TE if len(rows_N) == len(output_TE) else output_TE[rows_N]
+            given_NE = output_TE if all_of_them else output_TE[rows_N]
             kept_SBE.flatten(0, 1).index_copy_(0, at_N, given_NE)
 
     def take(self, batch: Batch, taken_R: Flags) -> Waited:
