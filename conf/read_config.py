@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from interlock.conf.check_settings import problems_of
 from interlock.conf.decode import decode
 from interlock.core.closest import unknown_name
 from interlock.core.options import defaults_of, plain
@@ -30,7 +31,7 @@ def read_config(
     config = decode(EngineConfig, rest, "", problems, children_of(""))
     if config is None:
         return None
-    problems.extend(config.problems())
+    problems.extend(problems_of(config))
     return dataclasses.replace(config, choices=choices) if len(problems) == before else None
 
 

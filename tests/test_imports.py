@@ -12,6 +12,8 @@ CONF = sorted(ROOT.glob("conf/**/*.py"))
 DRIVER = sorted(ROOT.glob("driver/**/*.py"))
 STUDY = sorted(ROOT.glob("study/**/*.py"))
 PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
+NATIVE = "interlock.plugins.native."
+"""Compiles the C++ that groups bring: a tool of theirs, no group itself."""
 EDGE = {"conf/hydra_edge.py", "driver/cli.py", "study/hydra_launch.py"}
 IMPURE: dict[str, set[str] | None] = {
     "time": {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"},
@@ -87,9 +89,15 @@ def test_plugins_import_core_and_their_own_group_only(path):
     if path.parent == ROOT / "plugins":
         return  # the hook of the built-in plugin, which collects the groups
     group = path.relative_to(ROOT / "plugins").parts[0]
-    allowed = ("interlock.core.", f"interlock.plugins.{group}.")
+    allowed = ("interlock.core.", f"interlock.plugins.{group}.", NATIVE)
     ours = [name for name in imports_of(path) if name.split(".")[0] == "interlock"]
     assert not [name for name in ours if not name.startswith(allowed)]
+
+
+def test_what_compiles_for_plugins_knows_nothing_of_the_engine():
+    found = [name for path in ROOT.glob("plugins/native/*.py") for name in imports_of(path)]
+    assert "ctypes" in found
+    assert not [name for name in found if name.startswith("interlock")]
 
 
 @pytest.mark.parametrize("path", CORE + CONF + DRIVER + STUDY + PLUGINS, ids=name_of)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from interlock.core import native_library as library
 from interlock.core.capabilities import Composition
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
@@ -20,6 +19,7 @@ from interlock.plugins.attention.kernel_choice import (
     reason_against_triton,
     runs_triton,
 )
+from interlock.plugins.native import library
 
 HEADS = AttentionSpec("heads", 2, 2, 8, 8, 0.5)
 MODEL = ModelDescription("m", "llama", 50, 16, 1, 64, (HEADS,), "float32", {})

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.core import native_library
 from interlock.plugins.models.native.rows import DTYPES, NativeRows, native_rows
 from interlock.plugins.models.row_tiles import FAST
+from interlock.plugins.native import library
 
 CPU = torch.device("cpu")
 ERROR = {torch.float32: 3e-6, torch.bfloat16: 2**-8}
@@ -81,9 +81,9 @@ def test_numbers_that_are_none_stay_in_their_row(dtype):
 def test_other_dtypes_and_machines_without_a_compiler_run_on_torch(monkeypatch):
     assert native_rows(torch.float64, CPU) is FAST
     assert native_rows(torch.float32, torch.device("meta")) is FAST
-    native_library.tried.cache_clear()
-    monkeypatch.setattr(native_library, "COMPILERS", ("no-such-compiler",))
+    library.tried.cache_clear()
+    monkeypatch.setattr(library, "COMPILERS", ("no-such-compiler",))
     try:
         assert native_rows(torch.float32, CPU) is FAST
     finally:
-        native_library.tried.cache_clear()
+        library.tried.cache_clear()

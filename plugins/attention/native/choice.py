@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlock.core.component import BuildContext
-from interlock.core.native_library import NativeError, native_library
 from interlock.plugins.attention.native.rows import DTYPES, SOURCE
+from interlock.plugins.native.library import NativeError, native_library
 
 
 def reason_against_native(device: str, settings: Mapping[str, Any]) -> str | None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from interlock.core.attention import AttentionBatch
-from interlock.core.native_library import native_library
 from interlock.plugins.attention.native.rows import Ints, RowFacts, Shape
+from interlock.plugins.native.library import native_library
 
 SOURCE = Path(__file__).with_name("long_rows.cpp")
 UNIT_ROWS = 192

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from interlock.core.attention import AttentionBatch
 from interlock.core.model import AttentionSpec
-from interlock.core.native_library import native_library
+from interlock.plugins.native.library import native_library
 
 SOURCE = Path(__file__).with_name("short_rows.cpp")
 CHUNK_ENTRIES = 128

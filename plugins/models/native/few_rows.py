@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from interlock.core.native_library import NativeError, native_library
+from interlock.plugins.native.library import NativeError, native_library
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
 BLOCK_OUTPUTS, BLOCK_INPUTS = 64, 32

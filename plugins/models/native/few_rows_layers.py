@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from interlock.core.model import Attend, AttentionSpec, HeadsInput, Taps
-from interlock.core.native_library import native_library
 from interlock.plugins.models.native.few_rows import SOURCE, FewRowsProduct, PackedWeight
+from interlock.plugins.native.library import native_library
 
 _POINTER, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interlock.core.native_library import NativeError, native_library
 from interlock.plugins.models.row_tiles import FAST, Rows
+from interlock.plugins.native.library import NativeError, native_library
 
 SOURCE = Path(__file__).with_name("fused_rows.cpp")
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from interlock.core import native_library as library
 from interlock.core.model import AttentionSpec
 from interlock.core.testing.attention_oracle import Work
 from interlock.core.testing.attention_scene import Scene
 from interlock.plugins.attention.gqa import NativeGqaAttention
 from interlock.plugins.attention.mla import NativeMlaAttention
 from interlock.plugins.attention.native.rows import SOURCE
+from interlock.plugins.native import library
 
 QUICK = ("-std=c++17", "-O0", "-fopenmp", "-fPIC", "-Wno-psabi")
 HEADS = AttentionSpec("heads", 6, 2, 16, 16, 0.25)
