@@ -1,18 +1,11 @@
-"""Which combinations to run: the full product of choices, or a small set that covers all pairs."""
+"""A small set of combinations that covers all pairs."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 Cell = dict[str, Any]
-
-
-def full_product(factors: Mapping[str, Sequence[Any]]) -> list[Cell]:
-    """Every combination of one level per factor."""
-    return [
-        dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())
-    ]
 
 
 def pairwise(cells: Sequence[Cell]) -> list[Cell]:

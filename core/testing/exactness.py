@@ -1,23 +1,20 @@
 """The exactness walk: every accepted composition gives the tokens of the reference, run alone.
 
-    python -m interlock.core.testing.walk                   # pairwise covering set
-    python -m interlock.core.testing.walk --full --jobs 2 --json walk.json
+    python -m interlock.core.testing.walk                   # all pairs of choices
+    python -m interlock.core.testing.walk --sample 400 --json walk.json
 
 Models are random and in fp64, where token equality is exact, and have a random head of every kind.
-Drafters draft in every way that their options offer. The workload is built to hurt: equal
-and shared prompts arriving in one step, prompt lengths around the page size, a pool too small for
-all, aborts in the middle of prefill and decode, greedy beside sampled requests, and a second wave
-on a warm cache. After every step all page accounts are recomputed from scratch.
+Drafters draft in every way that their options offer. The workload is built to hurt
+(`hurtful_requests.py`). After every step all page accounts are recomputed from scratch.
 """
 
 import dataclasses
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import torch
 
@@ -26,21 +23,28 @@ from interlock.core.assemble import build_engine
 from interlock.core.capabilities import (
     AcceptsAnyDraft,
     Capability,
+    RunsBeams,
     RunsModel,
-    SamplesDrafts,
     none_provided,
     none_required,
 )
 from interlock.core.engine import Engine
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
-from interlock.core.request import Request, RequestRecord, SamplingParams, Status
+from interlock.core.request import Request, RequestRecord, Status
 from interlock.core.resolver import describe_models, reasons_against
 from interlock.core.settings import AUTO, Choice, EngineConfig
-from interlock.core.streams import sample_seed
-from interlock.core.testing.coverage import Cell, full_product, pairwise
+from interlock.core.testing.coverage import Cell
 from interlock.core.testing.every_draft import every_draft
-from interlock.core.testing.integrity import check_engine
+from interlock.core.testing.hurtful_requests import (
+    ADAPTER,
+    end_copies,
+    requests,
+    sample_of,
+    samples_alone,
+    serve,
+    waves,
+)
 from interlock.core.testing.replay_drafter import Continuations, replay_component
 from interlock.core.testing.sampled_drafter import sampled_component
 from interlock.core.testing.tiny import TinyKind, write_tiny_checkpoint
@@ -51,25 +55,31 @@ MODELS: tuple[TinyKind, ...] = ("gqa", "mla_moe", "hybrid", "caps", "sinks")
 PAGE_SIZES = (1, 4, 16)
 CACHE_DTYPES = ("auto", "fp8")
 BUDGET_TOKENS = 24
-ADAPTER = "adapter"
-"""A LoRA adapter that some requests use, beside others with the same prompt that do not."""
 SEAMS = (
     "attention", "cache/allocator", "cache/index", "cache/eviction", "scheduler/order",
-    "scheduler/chunking", "scheduler/victim", "spec", "executor",
+    "scheduler/chunking", "scheduler/victim", "spec", "spec/length", "executor",
 )  # fmt: skip
 VERIFIER = "spec/verifier"
-MOST_TRIED = 97
-"""Cells of a model that verifiers are put into, at most (they are spread over all there are)."""
+TIER = "cache/tiers"
+TIERS = {
+    "none": ("none", "through"),
+    "cpu through": ("cpu", "through"),
+    "cpu back": ("cpu", "back"),
+}
+"""Where pages go beyond the device and cache.write, of stores that need no server and no folder."""
+PARTIAL = " partial"
+"""Ends the name of an index that also copies parts of pages."""
 SAMPLED = ("sampled_tree", "sampled_chain")
 """Drafters of the walk's own that draw from a perturbed target."""
 REPLAYS = ("replay_chain", "replay_tree")
 """Drafters of the walk's own that know the right tokens, and often change them."""
+DEFAULT_VERIFIER = "target_only"
 REFERENCE = {
     "attention": "reference",
     "cache/allocator": "contiguous",
     "cache/index": "none",
     "spec": "none",
-    VERIFIER: "target_only",
+    VERIFIER: DEFAULT_VERIFIER,
     "executor": "torch",
 }
 
@@ -119,7 +129,7 @@ class Walk:
             )
             self._bases[kind] = base
             (self._models[kind],) = describe_models(base, self.registry)
-        self._solo: dict[tuple[str, str, Request], tuple[int, ...]] = {}
+        self._solo: dict[tuple[str, str, Request], list[tuple[int, ...]]] = {}
         self._refusals: dict[tuple[str, ...], list[str]] = {}
         self._telling = sorted(
             {
@@ -137,8 +147,18 @@ class Walk:
         names["executor"] = [
             name for name in names["executor"] if RunsModel() in self._provided("executor", name)
         ]
-        fixed = {"model": MODELS, "page_size": PAGE_SIZES, "cache_dtype": CACHE_DTYPES}
+        names["cache/index"] += [
+            name + PARTIAL
+            for name in names["cache/index"]
+            if "partial_pages" in self._options("cache/index", name)
+        ]
+        fixed = {"model": MODELS, "page_size": PAGE_SIZES, "cache_dtype": CACHE_DTYPES, TIER: TIERS}
         return {name: list(levels) for name, levels in {**fixed, **names}.items()}
+
+    def _options(self, seam: str, name: str) -> set[str]:
+        return {
+            field.name for field in dataclasses.fields(self.registry.components[seam, name].config)
+        }
 
     def _provided(self, seam: str, name: str) -> set[Capability]:
         component = self.registry.components[seam, name]
@@ -148,13 +168,17 @@ class Walk:
         """The configuration of a cell: a budget that chunks prompts, a pool that runs short.
 
         A cell may also choose `parallel`; the walk itself stays on one device. One that does not
-        say has cache_dtype auto.
+        say has cache_dtype auto and no tier. Whatever a tier has is loaded.
         """
         base = self._bases[cell["model"]]
         choices = dict(base.choices)
         for seam, name in cell.items():
             if seam in (*SEAMS, VERIFIER, "parallel"):
                 choices[seam] = self._choice(seam, name)
+        store, write = TIERS[cell.get(TIER, "none")]
+        choices[TIER] = self._choice(TIER, store)
+        if store != "none":
+            choices["cache/load"] = self._choice("cache/load", "always")
         size = cell["page_size"]
         longest = max(len(r.prompt_token_ids) + r.sampling.max_tokens for r in requests(size))
         pages = -(-longest // size)
@@ -165,6 +189,7 @@ class Walk:
                 page_size=size,
                 num_pages=pages + pages // 2 + 1,
                 dtype=cell.get("cache_dtype", "auto"),
+                write=write,
             ),
             scheduler=dataclasses.replace(
                 base.scheduler, budget_tokens=BUDGET_TOKENS, max_requests=6
@@ -176,6 +201,10 @@ class Walk:
         if seam == "spec" and name in self.drafts:
             options = self.drafts[name]
             return Choice(options.name, options)
+        if name.endswith(PARTIAL):
+            name = name.removesuffix(PARTIAL)
+            config = self.registry.components[seam, name].config
+            return Choice(name, config(name=name, partial_pages=True))
         return Choice(name, self.registry.components[seam, name].config(name=name))
 
     def refusals(self, cell: Mapping[str, Any]) -> list[str]:
@@ -183,18 +212,19 @@ class Walk:
 
         Asked once per choice of the seams where some component provides or requires anything.
         """
-        verifier = cell.get(VERIFIER, REFERENCE[VERIFIER])
+        verifier = cell.get(VERIFIER, DEFAULT_VERIFIER)
         told = (cell[seam] for seam in self._telling)
-        key = (cell["model"], cell["cache_dtype"], verifier, *told)
+        key = (cell["model"], cell["cache_dtype"], cell.get(TIER, "none"), verifier, *told)
         if key not in self._refusals:
             model = self._models[cell["model"]]
             self._refusals[key] = [*reasons_against(self.config(cell), self.registry, [model])]
         return self._refusals[key]
 
-    def solo(self, kind: str, request: Request, cache_dtype: str = "auto") -> tuple[int, ...]:
-        """The request's tokens run alone on the reference composition, with the same cache.dtype.
+    def solo(self, kind: str, request: Request, cache_dtype: str = "auto") -> list[tuple[int, ...]]:
+        """Tokens of the request run alone on the reference composition, with the same cache.dtype.
 
-        Quantised rows are read as they are stored, so nothing else may change its tokens.
+        A beam search has several outputs, best first. Quantised rows are read as they are stored,
+        so nothing else may change its tokens.
         """
         key = (kind, cache_dtype, dataclasses.replace(request, index=0, arrival_s=0.0))
         if key not in self._solo:
@@ -205,10 +235,13 @@ class Walk:
             )
             engine = build_engine(config, self.registry)
             engine.submit(dataclasses.replace(request, arrival_s=0.0))
-            (record,) = [o.finished for o in engine.outputs() if o.finished]
+            records = {o.sample: o.finished for o in engine.outputs() if o.finished}
             engine.close()
-            assert record.status is Status.FINISHED, record.error
-            self._solo[key] = tuple(record.output_token_ids)
+            wrong = [r.error for r in records.values() if r.status is not Status.FINISHED]
+            assert not wrong, wrong
+            self._solo[key] = [
+                tuple(record.output_token_ids) for _, record in sorted(records.items())
+            ]
         return self._solo[key]
 
     def run(self, cell: Mapping[str, Any]) -> Outcome:
@@ -217,208 +250,74 @@ class Walk:
         A verifier that is not exact for any draft gives sampled requests other tokens (of the same
         law, or of another): of these it is asked that they come to an end.
         """
-        kind, wanted = cell["model"], requests(cell["page_size"])
-        alone = {key: one for r in wanted for key, one in samples_alone(r).items()}
-        cache_dtype = cell.get("cache_dtype", "auto")
-        expected = {key: self.solo(kind, one, cache_dtype) for key, one in alone.items()}
-        self._known.sequences = [
-            (*one.prompt_token_ids, *expected[key]) for key, one in alone.items()
-        ]
-        engine = build_engine(self.config(cell), self.registry)
         outcome = Outcome(dict(cell))
-        try:
-            records = dict(_serve(engine, wanted))
-        finally:
-            engine.close()
-        verifier = cell.get(VERIFIER, REFERENCE[VERIFIER])
-        same = AcceptsAnyDraft() in self._provided(VERIFIER, verifier)
+        with closing(build_engine(self.config(cell), self.registry)) as engine:
+            wanted = waves(cell["page_size"], RunsBeams() in engine.resolution.capabilities)
+            alone = {
+                key: one for wave in wanted for r in wave for key, one in samples_alone(r).items()
+            }
+            expected = {key: self._expected(cell, key, one) for key, one in alone.items()}
+            self._known.sequences = [
+                (*one.prompt_token_ids, *expected[key]) for key, one in alone.items()
+            ]
+            records = dict(serve(engine, wanted))
+            end_copies(engine)
+        exact = AcceptsAnyDraft() in self._provided(VERIFIER, cell.get(VERIFIER, DEFAULT_VERIFIER))
         for key, right in expected.items():
-            record = records[key]
-            tokens = tuple(record.output_token_ids)
-            if not same and alone[key].sampling.temperature:
-                if record.error or (record.status is Status.FINISHED and not tokens):
-                    outcome.differences.append(f"request, sample {key}: {record.error}")
-                continue
-            aborted = record.status is Status.ABORTED
-            if (tokens != right[: len(tokens)]) if aborted else (tokens != right):
-                outcome.differences.append(
-                    f"request, sample {key} ({record.status.value}): {tokens} != {right} "
-                    f"{record.error or ''}"
-                )
-        cache, queues = engine.core.cache, engine.core.queues
-        pool = cache.pools[0]
+            drawn = bool(alone[key].sampling.temperature)
+            difference = _difference(records[key], right, exact or not drawn)
+            if difference:
+                outcome.differences.append(f"request, sample {key}: {difference}")
+        pool = engine.core.cache.pools[0]
         if pool.held or pool.allocator.free_pages() + pool.cached != pool.num_pages:
             outcome.differences.append("pages are still held after the last request")
-        ledger = engine.core.ledger
-        ledger.check()
-        outcome.activity.update(
-            hits=cache.counters.hits,
-            evicted=cache.counters.evicted_pages,
-            duplicates=cache.counters.shared_duplicates,
-            preemptions=queues.counters.preemptions,
-            chunks=queues.counters.chunks,
-            drafted=ledger.drafted,
-            accepted=ledger.accepted,
-            aborted=sum(r.status is Status.ABORTED for r in records.values()),
-            forked=sum(r.shared_tokens > 0 for r in records.values()),
-            padding=ledger.padding,
-        )
+        engine.core.ledger.check()
+        outcome.activity = _activity(engine, list(records.values()))
         return outcome
 
+    def _expected(
+        self, cell: Mapping[str, Any], key: tuple[int, int], alone: Request
+    ) -> tuple[int, ...]:
+        outputs = self.solo(cell["model"], alone, cell.get("cache_dtype", "auto"))
+        return outputs[sample_of(key, alone)]
 
-def samples_alone(request: Request) -> dict[tuple[int, int], Request]:
-    """(index, sample) -> that sample as a request of its own. With several, the seed is set."""
-    sampling = request.sampling
-    if sampling.n == 1:
-        return {(request.index, 0): request}
-    assert sampling.seed is not None
-    seeds = [sample_seed(sampling.seed, sample) for sample in range(sampling.n)]
-    return {
-        (request.index, sample): dataclasses.replace(
-            request, sampling=dataclasses.replace(sampling, n=1, seed=seed)
+
+def _difference(record: RequestRecord, right: tuple[int, ...], same: bool) -> str | None:
+    """How a sample differs from what is right; `same`: token for token, as far as it was served."""
+    tokens = tuple(record.output_token_ids)
+    finished = record.status is Status.FINISHED
+    if not same:
+        return record.error or ("no tokens" if finished and not tokens else None)
+    if tokens == (right if record.status is not Status.ABORTED else right[: len(tokens)]):
+        return None
+    return f"{record.status.value}: {tokens} != {right} {record.error or ''}"
+
+
+def _activity(engine: Engine, records: list[RequestRecord]) -> Counter[str]:
+    """What happened to the requests, to show that something did."""
+    cache, queues, ledger = engine.core.cache, engine.core.queues, engine.core.ledger
+    found = Counter(
+        hits=cache.counters.hits,
+        evicted=cache.counters.evicted_pages,
+        duplicates=cache.counters.shared_duplicates,
+        partial_tokens=cache.counters.partial_tokens,
+        preemptions=queues.counters.preemptions,
+        chunks=queues.counters.chunks,
+        drafted=ledger.drafted,
+        accepted=ledger.accepted,
+        aborted=sum(r.status is Status.ABORTED for r in records),
+        forked=sum(r.shared_tokens > 0 for r in records),
+        padding=ledger.padding,
+        beams=sum(r.beam_score is not None for r in records),
+    )
+    if cache.tiers is not None:
+        moved = cache.tiers.counters
+        found.update(
+            tiered_cells=1,
+            loading_cells=int(moved.loaded > 0),
+            pages_saved=moved.saved,
+            pages_loaded=moved.loaded,
+            loads_missed=moved.missed,
+            loads_given_up=moved.given_up,
         )
-        for sample, seed in enumerate(seeds)
-    }
-
-
-def requests(page_size: int) -> list[Request]:
-    """The hurtful workload for this page size; indices from 9 on are the second, warm wave."""
-    size = page_size
-    shared = _tokens(2 * size + 1, salt=1)
-    prompts = [
-        shared,
-        shared,
-        shared,
-        shared[: 2 * size],
-        shared[:size] + _tokens(3, salt=2),
-        _tokens(max(1, size - 1), salt=3),
-        _tokens(size + 1, salt=4),
-        _tokens(23, salt=5),
-        _tokens(1, salt=6),
-        shared,
-        shared[:size] + _tokens(3, salt=2),
-        _tokens(23, salt=5),
-        shared + _tokens(size, salt=7),
-    ]
-    return [
-        Request(
-            index,
-            prompt,
-            _sampling(index),
-            priority=index % 3,
-            adapter=ADAPTER if index in (2, 6, 12) else None,
-        )
-        for index, prompt in enumerate(prompts)
-    ]
-
-
-def _tokens(count: int, salt: int) -> tuple[int, ...]:
-    return tuple(2 + (salt * 31 + i * i * 7 + i * salt) % 60 for i in range(count))
-
-
-def _sampling(index: int) -> SamplingParams:
-    kinds: list[dict[str, Any]] = [
-        {},
-        {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.4, "n": 3},
-        {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 11, "n": 2},
-        {"ignore_eos": True, "presence_penalty": 0.8, "frequency_penalty": 0.5},
-        {"temperature": 1.0, "min_p": 0.02, "seed": 5},
-        {
-            "prompt_logprobs": 1,
-            "min_tokens": 5,
-            "logit_bias": ((1, 9.0), (7, 2.0)),
-            "banned_token_ids": (9, 40),
-        },
-        {"temperature": 0.9, "seed": 3, "allowed_token_ids": (*range(1, 62, 3),), "n": 2},
-        {"repetition_penalty": 0.8, "min_tokens": 3, "stop_token_ids": (*range(2, 30),)},
-    ]
-    return SamplingParams(max_tokens=6 + index % 5, **kinds[index % len(kinds)])
-
-
-FIRST_WAVE = 9
-
-
-def _serve(
-    engine: Engine, wanted: Sequence[Request]
-) -> Iterator[tuple[tuple[int, int], RequestRecord]]:
-    """First wave at once, with two aborts on the way; the second when the first has ended."""
-    waves = [wanted[:FIRST_WAVE], wanted[FIRST_WAVE:]]
-    steps = itertools.count()
-    for number, wave in enumerate(waves):
-        now_s = engine.clock.now()
-        ids = [engine.submit(dataclasses.replace(r, arrival_s=now_s)) for r in wave]
-        while engine.has_work:
-            for output in engine.step():
-                if output.finished is not None:
-                    yield (output.index, output.sample), output.finished
-            check_engine(engine)
-            step = next(steps)
-            if number == 0 and step == 1:
-                engine.abort(ids[3])
-            if number == 0 and step == 5:
-                engine.abort(ids[7])
-
-
-def cells(walk: Walk, full: bool) -> tuple[list[Cell], Counter[str]]:
-    """Accepted cells to run, and how many cells of the product were refused, by reason.
-
-    The full product leaves the replaying test drafters to the pairwise set, and its cells are
-    dealt out to the executors.
-    """
-    factors = walk.factors()
-    executors = factors["executor"]
-    if full:
-        factors["spec"] = [name for name in factors["spec"] if name not in REPLAYS]
-        factors["executor"] = ["any"]
-    refused: Counter[str] = Counter()
-    accepted: list[Cell] = []
-    for cell in full_product(factors):
-        if full:
-            cell["executor"] = executors[crc32(repr(cell).encode()) % len(executors)]
-        reasons = walk.refusals(cell)
-        refused.update(reasons[:1])
-        if not reasons:
-            accepted.append(cell)
-    return (accepted if full else pairwise(accepted)), refused
-
-
-def verifier_cells(walk: Walk, chosen: Sequence[Cell], models: int) -> list[Cell]:
-    """Cells for every verifier, on so many models: of `chosen`, with a drafter that draws.
-
-    It draws trees where the verifier accepts them, else chains.
-    """
-    return [
-        cell
-        for turn, verifier in enumerate(walk.registry.names(VERIFIER))
-        for kind in [MODELS[(turn + i) % len(MODELS)] for i in range(models)]
-        for cell in _with_verifier(walk, chosen, verifier, kind, SAMPLED, turn)[:1]
-    ]
-
-
-def drawing_cells(walk: Walk, chosen: Sequence[Cell]) -> list[Cell]:
-    """Cells of `chosen` for every verifier, model, and drafter whose candidates are drawn."""
-    drawing = [
-        name
-        for name, options in walk.drafts.items()
-        if SamplesDrafts() in walk.registry.components["spec", options.name].provides(options, None)
-    ]
-    return [
-        cell
-        for turn, verifier in enumerate(walk.registry.names(VERIFIER))
-        for kind in MODELS
-        for cell in _with_verifier(walk, chosen, verifier, kind, drawing, turn)
-    ]
-
-
-def _with_verifier(
-    walk: Walk, chosen: Sequence[Cell], verifier: str, kind: str, specs: Sequence[str], turn: int
-) -> list[Cell]:
-    """For each of these drafters that goes with it, a cell of `chosen` with both on this model."""
-    own = [cell for cell in chosen if cell["model"] == kind]
-    own = own[:: max(1, len(own) // MOST_TRIED)]
-    found: list[Cell] = []
-    for number, spec in enumerate(specs):
-        cells = [{**cell, "spec": spec, VERIFIER: verifier} for cell in own]
-        accepted = [cell for cell in cells if not walk.refusals(cell)]
-        found += accepted[(turn + number) % max(1, len(accepted)) :][:1]
     return found

@@ -1,6 +1,6 @@
 """The command that walks compositions and prints what was refused, run and exact.
 
-python -m interlock.core.testing.walk --full --jobs 2 --json walk.json
+python -m interlock.core.testing.walk --sample 400 --seconds 900 --json walk.json
 """
 
 import argparse
@@ -12,6 +12,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,18 +23,26 @@ from rich.progress import track
 
 from interlock.core.testing.coverage import Cell
 from interlock.core.testing.exactness import (
+    DEFAULT_VERIFIER,
     MODELS,
-    REFERENCE,
+    TIER,
     VERIFIER,
     Outcome,
     Walk,
-    cells,
+)
+from interlock.core.testing.walked_cells import (
+    Drawn,
+    all_pairs,
+    draw,
     drawing_cells,
+    product_size,
     verifier_cells,
 )
 
 VERIFIERS_SHARE = 5
 """One of so many cells of a sample has drawn candidates and any verifier."""
+LEAST_DRAWN = 600
+"""Cells drawn to choose those from, at least."""
 _walk: Walk | None = None
 
 
@@ -42,12 +51,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Compare accepted compositions with the reference, token for token, in fp64."
     )
-    parser.add_argument("--full", action="store_true", help="the full product, not all pairs")
     parser.add_argument(
         "--sample",
         type=int,
         metavar="N",
-        help="N cells, drawn with seed 0: of the full product, and of drawn drafts by verifier",
+        help="N cells, drawn with seed 0: of the product of all choices, and of drawn drafts by "
+        "verifier; without it all pairs of choices",
     )
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="begin no cell later than this"
@@ -60,13 +69,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _prepare(folder)
         assert _walk is not None
-        chosen, refused = cells(_walk, args.full or args.sample is not None)
-        drawn = verifier_cells(_walk, chosen, len(MODELS)) + drawing_cells(_walk, chosen)
-        accepted = len(chosen) + len(drawn)
-        if args.sample is not None:
-            drawn = _some(drawn, args.sample // VERIFIERS_SHARE)
-            chosen = _some(chosen, args.sample - len(drawn))
-        chosen += drawn
+        drawn = (
+            all_pairs(_walk) if args.sample is None else draw(_walk, max(LEAST_DRAWN, args.sample))
+        )
+        product = product_size(_walk)
+        chosen = _chosen(_walk, drawn, args.sample)
         random.Random(0).shuffle(chosen)  # the first ones stand for all
         end_s = time.time() + args.seconds
         with ProcessPoolExecutor(args.jobs, initializer=_prepare, initargs=(folder,)) as pool:
@@ -78,15 +85,15 @@ def main() -> None:
     for outcome in wrong[:20]:
         console.print(outcome.cell, outcome.differences[:3], markup=False)
     report = {
-        "accepted": accepted,
-        "accepted_run": len(outcomes),
+        "cells": product,
+        "drawn": drawn.considered,
+        "accepted": drawn.accepted,
+        "run": len(outcomes),
         "exact": len(outcomes) - len(wrong),
-        "run_by_drafts": dict(sorted(Counter(o.cell["spec"] for o in outcomes).items())),
-        "run_by_verifier": dict(
-            sorted(Counter(o.cell.get(VERIFIER, REFERENCE[VERIFIER]) for o in outcomes).items())
-        ),
-        "refused": sum(refused.values()),
-        "refused_by_reason": dict(refused.most_common()),
+        "run_by_drafts": _counted(outcomes, "spec", "none"),
+        "run_by_verifier": _counted(outcomes, VERIFIER, DEFAULT_VERIFIER),
+        "run_by_tiers": _counted(outcomes, TIER, "none"),
+        "refused_by_reason": dict(drawn.refused.most_common()),
         "activity": dict(activity),
         "seconds": round(time.perf_counter() - start_s, 1),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -98,8 +105,18 @@ def main() -> None:
     raise SystemExit(bool(wrong))
 
 
-def _some(chosen: list[Cell], count: int) -> list[Cell]:
-    return random.Random(0).sample(chosen, min(count, len(chosen)))
+def _chosen(walk: Walk, drawn: Drawn, sample: int | None) -> list[Cell]:
+    """What to run of the drawn cells and, made from them, of cells with each verifier."""
+    verifying = verifier_cells(walk, drawn.cells, len(MODELS)) + drawing_cells(walk, drawn.cells)
+    if sample is None:
+        return drawn.cells + verifying
+    verifying = random.Random(0).sample(verifying, min(sample // VERIFIERS_SHARE, len(verifying)))
+    return drawn.cells[: sample - len(verifying)] + verifying
+
+
+def _counted(outcomes: Sequence[Outcome], factor: str, default: str) -> dict[str, int]:
+    """How many ran with each level of a factor."""
+    return dict(sorted(Counter(o.cell.get(factor, default) for o in outcomes).items()))
 
 
 def _prepare(folder: str) -> None:
