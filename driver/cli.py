@@ -1,33 +1,24 @@
 """The command line: `python run.py ...`, `interlock run ...`, and the other commands."""
 
-import json
 import os
 import signal
 import sys
 from argparse import Namespace
-from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-import hydra
 from hydra._internal.utils import get_args_parser
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig
 
 from interlock.conf import hydra_edge
-from interlock.core.errors import (
-    ConfigError,
-    ContractError,
-    InterlockError,
-    RankError,
-    RunFolderError,
-)
+from interlock.conf.hydra_launchers import require_launcher
+from interlock.core.errors import ConfigError, InterlockError, RankError
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text
+from interlock.driver.hydra_jobs import run_jobs
 from interlock.driver.output import show
+from interlock.driver.say_error import say_error
 
 LAUNCHED = os.environ.get("WORLD_SIZE", "1") != "1"
 """This process is one of several that torchrun started."""
@@ -78,19 +69,26 @@ def main() -> None:
         hydra_edge.publish(registry)
         _check(parsed, registry)
         sys.argv[1:] = arguments
-        _run_jobs(parsed, registry)
+        _run(parsed, registry)
     except InterlockError as error:
-        sys.exit(_report(error))
+        sys.exit(say_error(error))
     except hydra_edge.UNREADABLE as error:
-        sys.exit(_report(ConfigError(" ".join(str(error).split()))))
+        sys.exit(say_error(ConfigError(" ".join(str(error).split()))))
     except OSError as error:
         if error.filename is None:
             raise
         where = "a run's folder is hydra.run.dir, a sweep's hydra.sweep.dir"
-        sys.exit(_report(ConfigError(f"{error.filename}: {error.strerror} ({where})")))
+        sys.exit(say_error(ConfigError(f"{error.filename}: {error.strerror} ({where})")))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _run(parsed: Namespace, registry: Registry) -> NoReturn:
+    """Do what was checked, and exit."""
+    if LAUNCHED and os.environ.get("RANK", "0") != "0":
+        _follow(parsed, registry)
+    sys.exit(run_jobs())
 
 
 def _follow(parsed: Namespace, registry: Registry) -> NoReturn:
@@ -126,98 +124,9 @@ def _check(parsed: Namespace, registry: Registry) -> None:
         return
     folders = [Path(parsed.config_dir)] if parsed.config_dir else []
     if parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides:
+        for text in parsed.overrides:
+            if text.startswith("hydra/launcher="):
+                require_launcher(text.partition("=")[2])
         hydra_edge.check_sweep(parsed.overrides, registry, folders)
     else:
         hydra_edge.compose(parsed.overrides, registry, folders)
-
-
-def _run_jobs(parsed: Namespace, registry: Registry) -> None:
-    """Let Hydra compose and run the job, or the jobs of a sweep; exit 1 if one could not start."""
-    if LAUNCHED and os.environ.get("RANK", "0") != "0":
-        _follow(parsed, registry)
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
-    statuses: list[int] = []
-    jobs: list[tuple[Path, list[str]]] = []
-
-    @hydra.main(
-        config_path=f"pkg://{hydra_edge.CONFIG_MODULE}",
-        config_name="config",
-        **hydra_edge.HYDRA_ARGUMENTS,
-    )
-    def job(composed: DictConfig) -> int:
-        hydra_config = HydraConfig.get()
-        folder = Path(hydra_config.runtime.output_dir)
-        if hydra_config.mode == RunMode.MULTIRUN:
-            jobs.append((folder, list(hydra_config.overrides.task)))
-        statuses.append(_job(composed))
-        return statuses[-1]
-
-    job()
-    if len(jobs) > 1:
-        _report_sweep(jobs)
-    sys.exit(max(statuses, default=0))
-
-
-def _report_sweep(jobs: list[tuple[Path, list[str]]]) -> None:
-    """What a sweep shows, where more than its seed was varied."""
-    from interlock.driver.report import ReportConsole
-    from interlock.study.multirun import SweptRun, report_sweep, study_of_sweep
-
-    runs = []
-    for folder, overrides in jobs:
-        refused = folder / "refused.json"
-        problems = json.loads(refused.read_text())["problems"] if refused.is_file() else ()
-        runs.append(SweptRun(folder, tuple(overrides), tuple(problems)))
-    if study_of_sweep(runs)[0].factors and not all(run.problems for run in runs):
-        report_sweep(runs, runs[0].folder.parent, ReportConsole())
-
-
-def _job(composed: DictConfig) -> int:
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
-    overrides = list(HydraConfig.get().overrides.task)
-    try:
-        registry = load_registry()
-        config = hydra_edge.from_hydra(composed, registry)
-        if config.strict_plugins:
-            registry.require_all_plugins()
-        from interlock.driver.run import run
-
-        return run(config, run_dir, overrides)
-    except InterlockError as error:
-        return _refuse(error, run_dir, overrides)
-    except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split())
-        problem = (
-            f"there is not enough memory ({reason}); a smaller cache.num_pages, max_model_len, "
-            "scheduler.max_requests or scheduler.budget_tokens needs less"
-        )
-        return _refuse(ConfigError(problem), run_dir, overrides)
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """MemoryError, or how torch says it on a CPU ("can't allocate memory") and on a GPU."""
-    text = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
-
-
-def _refuse(error: InterlockError, run_dir: Path, overrides: list[str]) -> int:
-    """Report, and leave the reasons in the run's folder where that can be written."""
-    status = _report(error)
-    refusal = {"overrides": overrides, "problems": _problems(error)}
-    with suppress(OSError):
-        (run_dir / "refused.json").write_text(json.dumps(refusal, indent=2) + "\n")
-    return status
-
-
-def _report(error: InterlockError) -> int:
-    stopped = isinstance(error, ContractError | RankError | RunFolderError)
-    print(f"Interlock {'stopped' if stopped else 'cannot start'}:", file=sys.stderr)
-    for problem in _problems(error):
-        print(f"- {problem}", file=sys.stderr)
-    return 1
-
-
-def _problems(error: InterlockError) -> list[str]:
-    return error.problems if isinstance(error, ConfigError) else [str(error)]

@@ -117,9 +117,11 @@ def adapter_entries(adapters: AdapterSet) -> dict[str, dict[str, str]]:
 
 
 def device_entry(device: torch.device) -> dict[str, Any]:
-    """The processor that ran the model, and torch's threads."""
-    entry = {"device": str(device), "cpu": _cpu_name(), "cores": os.cpu_count()}
+    """The processor that ran the model, torch's threads, and the cores that they may run on."""
+    entry: dict[str, Any] = {"device": str(device), "cpu": _cpu_name(), "cores": os.cpu_count()}
     entry |= {"threads": torch.get_num_threads()}
+    if hasattr(os, "sched_getaffinity"):
+        entry |= {"may_use_cores": sorted(os.sched_getaffinity(0))}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         entry |= {"gpu": properties.name, "gpu_memory_bytes": properties.total_memory}

@@ -1,13 +1,13 @@
 """`python run.py -m a=x,y b=1,2` read as a study: its folder says what the runs show.
 
-The runs stay where Hydra put them; cells/ID/rN links to them. Values of `seed`, if it is swept, are
-the repeats. Nothing is shuffled and nothing runs twice: a study file does both.
+The runs stay where Hydra put them, whichever launcher made them; cells/ID/rN links to them. Values
+of `seed`, if it is swept, are the repeats. Nothing is shuffled and nothing runs twice: a study file
+does both.
 """
 
 import os
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -20,21 +20,18 @@ from interlock.study.observe import equal_share, observe
 from interlock.study.order import Place
 from interlock.study.report.commands import report
 from interlock.study.spec import Cell, Factor, Level, Observation, Refusal, Study
+from interlock.study.swept import SweptRun
 
 
-@dataclass(frozen=True)
-class SweptRun:
-    """A job of a sweep that ended."""
+def report_sweep(
+    runs: Sequence[SweptRun], directory: Path, console: Console, launcher: str = ""
+) -> None:
+    """Write the sweep's folder as a study's and print what it shows.
 
-    folder: Path
-    overrides: tuple[str, ...]
-    problems: tuple[str, ...] = ()
-    """Why it could not start."""
-
-
-def report_sweep(runs: Sequence[SweptRun], directory: Path, console: Console) -> None:
-    """Write the sweep's folder as a study's and print what it shows."""
+    `launcher`: Hydra's, by its name, where one ran jobs beside each other.
+    """
     study, seeds = study_of_sweep(runs)
+    study = replace(study, launcher={"name": launcher} if launcher else {})
     folder = StudyFolder(directory)
     found: list[tuple[Cell, int, SweptRun]] = []
     for run in runs:
@@ -49,7 +46,7 @@ def report_sweep(runs: Sequence[SweptRun], directory: Path, console: Console) ->
             "cells": [asdict(cell) for cell in cells.values()],
             "refusals": [asdict(one) for name, one in refused.items() if name not in cells],
             "command": " ".join(["interlock", "-m", *_command(study, seeds)]),
-            "started_s": time.time(),
+            "started_s": min(run.began_s for run in runs),
             "state": "done",
         }
     )
@@ -82,18 +79,21 @@ def _observed(
     study: Study, folder: StudyFolder, found: Sequence[tuple[Cell, int, SweptRun]]
 ) -> Iterator[Observation]:
     baseline: dict[int, Path] = {}
-    for number, (cell, repeat, run) in enumerate(found):
+    began = sorted((run.began_s, run.number) for _, _, run in found)
+    for cell, repeat, run in found:
+        number = began.index((run.began_s, run.number))
         if run.problems:
             continue
         if not (run.folder / "run.json").is_file() and not (run.folder / FAILED).is_file():
             fail(run.folder, "it left no result")
         _link(folder.run_folder(cell.id, repeat), run.folder)
         seen = observe(run.folder, Place(number, cell, repeat), study.metrics, number, 0.0)
+        seen = replace(seen, started_s=run.began_s - began[0][0])
         share = None
         if not seen.failure:
             first = baseline.setdefault(repeat, run.folder)
             share = equal_share(run.folder, first)
-        yield Observation(**{**vars(seen), "equal_tokens": share})
+        yield replace(seen, equal_tokens=share)
 
 
 def _link(link: Path, target: Path) -> None:
@@ -108,6 +108,8 @@ def _split(override: str) -> tuple[str, str]:
 
 
 def _command(study: Study, seeds: Sequence[str]) -> Iterator[str]:
+    if study.launcher:
+        yield f"hydra/launcher={study.launcher['name']}"
     for factor in study.factors:
         yield f"{factor.name}={','.join(level.name for level in factor.levels)}"
     yield from study.base

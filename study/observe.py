@@ -1,6 +1,5 @@
 """From a run's folder to an Observation."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from interlock.driver.run_folder import RUN, SUMMARY, read_requests
 from interlock.study.job import FAILED, MACHINE, QUALITY, STARTED
 from interlock.study.order import Place
+from interlock.study.read_json import read_json
 from interlock.study.spec import Metric, Observation
 from interlock.study.what_served import acted, chosen
 
@@ -20,18 +20,18 @@ def observe(
     `number` is its place in the order in which runs really happened; the study began at
     `study_began_s`, on the machine's clock.
     """
-    machine = _read(folder / MACHINE)
+    machine = read_json(folder / MACHINE)
     started_s = max(0.0, machine.pop(STARTED, study_began_s) - study_began_s)
     about: dict[str, Any] = {
         "cell": place.cell.id, "repeat": place.repeat, "replica": place.replica, "place": number,
         "started_s": started_s, "machine": machine,
     }  # fmt: skip
-    failed = _read(folder / FAILED)
-    manifest = _read(folder / RUN)
+    failed = read_json(folder / FAILED)
+    manifest = read_json(folder / RUN)
     if failed or not manifest:
         problem = str(failed.get("problem", "it left no result"))
         return Observation(**about, values={}, failure=problem)
-    summary = _read(folder / SUMMARY)
+    summary = read_json(folder / SUMMARY)
     return Observation(
         **about,
         values={metric.key: value_of(summary, metric.key) for metric in metrics},
@@ -39,7 +39,7 @@ def observe(
         inert=tuple(manifest.get("inert", ())),
         chosen=chosen(manifest),
         acted=acted(manifest),
-        quality=_read(folder / QUALITY),
+        quality=read_json(folder / QUALITY),
     )
 
 
@@ -58,7 +58,7 @@ def equal_share(ours: Path, baseline: Path) -> float | None:
     0 to 1, over all samples of all requests of the longer outputs; None where there are no tokens,
     or time is virtual and no model ran.
     """
-    if _read(ours / RUN).get("clock") == "virtual":
+    if read_json(ours / RUN).get("clock") == "virtual":
         return None
     mine, theirs = _outputs(ours), _outputs(baseline)
     total = same = 0
@@ -82,14 +82,6 @@ def _outputs(folder: Path) -> dict[tuple[int, int], list[int]]:
     }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def began_s(folder: Path) -> float:
     """When the run in this folder began, seconds since the epoch; infinite where it did not."""
-    return float(_read(folder / MACHINE).get(STARTED, "inf"))
+    return float(read_json(folder / MACHINE).get(STARTED, "inf"))

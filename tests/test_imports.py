@@ -14,7 +14,10 @@ STUDY = sorted(ROOT.glob("study/**/*.py"))
 PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
 NATIVE = "interlock.plugins.native."
 """Compiles the C++ that groups bring: a tool of theirs, no group itself."""
-EDGE = {"conf/hydra_edge.py", "driver/cli.py", "study/hydra_launch.py"}
+EDGE = {
+    "conf/hydra_edge.py", "conf/hydra_launchers.py", "driver/cli.py", "driver/hydra_jobs.py",
+    "study/hydra_launch.py",
+}  # fmt: skip
 IMPURE: dict[str, set[str] | None] = {
     "time": {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"},
     "random": None,

@@ -1,6 +1,5 @@
 """What plots need from the folders of runs: latencies, work of steps, occupancy, acceptance."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from interlock.core.errors import RunFolderError
 from interlock.core.request import RequestRecord
 from interlock.driver.latency import Floats, latencies, pooled
 from interlock.driver.run_folder import SUMMARY, read_requests, read_run
+from interlock.study.read_json import read_json
 
 KINDS = ("prefill", "decode", "verify")
 MOST_POINTS = 160
@@ -81,7 +81,7 @@ def timeline(folder: Path) -> Timeline | None:
 
 def occupancy(folder: Path) -> tuple[Floats, Floats] | None:
     """Seconds, and the share of the cache's pages that requests hold; None without a figure."""
-    kept = (_summary(folder).get("kv_memory") or {}).get("timeline") or {}
+    kept = (read_json(folder / SUMMARY).get("kv_memory") or {}).get("timeline") or {}
     if not kept.get("now_s"):
         return None
     now_s = np.array(kept["now_s"], dtype=np.float64)
@@ -93,7 +93,7 @@ def occupancy(folder: Path) -> tuple[Floats, Floats] | None:
 def acceptance(folders: Iterable[Path]) -> list[float]:
     """The share of rounds that accepted the candidate at each position, a mean over runs."""
     key = "spec_decode_per_position_acceptance_rates"
-    rows = [row for row in (_summary(folder).get(key) for folder in folders) if row]
+    rows = [row for row in (read_json(folder / SUMMARY).get(key) for folder in folders) if row]
     longest = max(map(len, rows), default=0)
     return [
         float(np.mean([(row[place] or 0.0) if place < len(row) else 0.0 for row in rows]))
@@ -118,11 +118,3 @@ def _requests(folder: Path) -> list[dict[str, Any]]:
         return read_requests(folder)
     except RunFolderError:
         return []
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -101,14 +101,14 @@ def drawing() -> Iterator[None]:
 
 def write_plot(plot: Plot, directory: Path) -> list[Path]:
     """Write `<name>.png` and `<name>.svg`; their paths."""
-    from matplotlib.figure import Figure
-
     columns = 1 if len(plot.panels) == 1 else 2
     rows = -(-len(plot.panels) // columns)
     heights = [max(p.height_in for p in plot.panels[i * columns :][:columns]) for i in range(rows)]
     lines = len(plot.legend) // (2 if columns > 1 else 1) + 1
     size = (FILE_IN * columns, sum(heights) + 0.5 + 0.2 * lines)
     with drawing():
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, height_ratios=heights).flatten()
         for axis, panel in zip(axes, plot.panels, strict=False):
@@ -143,9 +143,9 @@ def svg_of(panel: Panel, prefix: str) -> str:
 
     `prefix` keeps its ids apart from those of other elements.
     """
-    from matplotlib.figure import Figure
-
     with drawing():
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(PAGE_IN, panel.height_in), layout="constrained")
         panel.draw(figure.subplots())
         buffer = io.StringIO()

@@ -22,9 +22,10 @@ def run_main(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> 
     return int(ended.value.code or 0)
 
 
-SWEEP = ("-m", "executor=fixed", "workload.num_requests=4", "progress=false", "cache=none,radix")
+SWEEP = ("-m", "executor=fixed", "workload.num_requests=2", "progress=false", "cache=none,radix")
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_sweep_leaves_a_study_with_a_pair_for_each_seed(monkeypatch, tmp_path, capsys):
     assert run_main(monkeypatch, tmp_path, *SWEEP, "seed=1,2") == 0
     (manifest,) = tmp_path.rglob("study.json")
@@ -40,6 +41,7 @@ def test_a_sweep_leaves_a_study_with_a_pair_for_each_seed(monkeypatch, tmp_path,
     assert f"report: {folder.path}" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_refused_job_of_a_sweep_is_a_refused_cell_of_its_report(monkeypatch, tmp_path, capsys):
     swept = ("workload.rate=1.0,-1.0", "seed=1,2")
     assert run_main(monkeypatch, tmp_path, *SWEEP, *swept) == 1

@@ -1,0 +1,117 @@
+"""Hydra launchers: cells beside each other, on cores of their own, with the results of a sweep."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from interlock.conf.hydra_launchers import EXTRAS, require_launcher
+from interlock.core.errors import ConfigError
+from interlock.driver import cli
+from interlock.study.core_locks import cores_held, pinned
+from interlock.study.cores import available_cores
+from interlock.study.folder import StudyFolder
+
+CELLS = ("executor=fixed", "workload.num_requests=3", "workload.output_tokens=8",
+         "progress=false", "cache=none,radix")  # fmt: skip
+pytestmark = pytest.mark.usefixtures("without_figures")
+OWN = {"submitit_local": ("hydra.launcher.timeout_min=5",)}
+
+
+def sweep(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["interlock", "-m", *arguments, f"hydra.sweep.dir={folder}"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def outputs(run: Path) -> list[list[int]]:
+    lines = (run / "requests.jsonl").read_text().splitlines()
+    return [json.loads(line)["output_token_ids"] for line in lines]
+
+
+def held(run: Path) -> tuple[set[int], float, float]:
+    """The cores that a run had, and when it began and ended."""
+    began_s = json.loads((run / "swept.json").read_text())["began_s"]
+    cores = json.loads((run / "run.json").read_text())["device"]["may_use_cores"]
+    return set(cores), began_s, (run / "run.json").stat().st_mtime
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    folder = tmp_path_factory.mktemp("serial")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        assert sweep(patch, folder, *CELLS) == 0
+    return StudyFolder(folder)
+
+
+@pytest.fixture(params=["joblib", "submitit_local", "ray"])
+def launcher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    kind = request.param.split("_")[0]
+    package, extra = EXTRAS[kind]
+    if importlib.util.find_spec(f"hydra_plugins.hydra_{kind}_launcher") is None:
+        pytest.skip(f"{package} is not installed: pip install 'interlock[{extra}]'")
+    pytest.importorskip(kind)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield request.param
+    if kind == "ray":
+        import ray
+
+        ray.shutdown()
+    elif kind == "joblib":
+        from joblib.externals.loky import get_reusable_executor
+
+        get_reusable_executor().shutdown()
+
+
+def test_a_launcher_gives_the_tokens_and_the_report_of_a_serial_sweep_on_cores_of_their_own(
+    launcher, serial, monkeypatch, tmp_path
+):
+    options = (f"hydra/launcher={launcher}", *OWN.get(launcher, ()))
+    assert sweep(monkeypatch, tmp_path / "launched", *CELLS, *options) == 0
+    launched = StudyFolder(tmp_path / "launched")
+    assert (launched.path / "report.html").is_file()
+    assert launched.study().launcher == {"name": launcher}
+    assert f"hydra/launcher={launcher} cache=none,radix" in launched.manifest()["command"]
+    assert [one.cell for one in launched.observations()] == ["cache=none", "cache=radix"]
+    spans = []
+    for alone, beside in zip(serial.observations(), launched.observations(), strict=True):
+        assert (alone.cell, alone.values) == (beside.cell, beside.values)
+        run = launched.run_folder(beside.cell, 0)
+        assert outputs(run) == outputs(serial.run_folder(alone.cell, 0))
+        spans.append(held(run.resolve()))
+    (first, began_s, ended_s), (second, other_began_s, other_ended_s) = spans
+    assert len(first) == len(second) == 1
+    if began_s < other_ended_s and other_began_s < ended_s:
+        assert not first & second
+
+
+def test_cores_that_are_held_are_given_to_nobody_else_until_they_are_given_back():
+    cores = available_cores()
+    with cores_held(len(cores)) as held_cores:
+        assert set(held_cores) == set(cores)
+    if len(cores) == 1:
+        pytest.skip("a machine of one core has none for a second run")
+    with cores_held(1) as one, pinned(1) as other:
+        assert not set(one) & set(other)
+        assert available_cores() == list(other)
+    assert available_cores() == cores
+
+
+def test_more_cores_than_there_are_is_refused_in_place_of_waiting():
+    count = len(available_cores())
+    with pytest.raises(ConfigError, match=f"needs {count + 1} cores; a job of the launcher has"):
+        with cores_held(count + 1):
+            pass
+
+
+def test_a_launcher_that_is_not_installed_says_what_to_install(monkeypatch):
+    from hydra.core.plugins import Plugins
+
+    monkeypatch.setattr(Plugins.instance(), "discover", lambda _kind: [])
+    with pytest.raises(ConfigError, match=r"launcher=submitit_slurm needs the package hydra-sub.*"):
+        require_launcher("submitit_slurm")
