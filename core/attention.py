@@ -93,6 +93,17 @@ class AttentionBackend(ABC):
         entries of this batch's rows are written. `table` selects the page table of the layer.
         """
 
+    def store(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, "Tensor"],
+    ) -> None:
+        """Write the new rows as `attend` does, where nobody reads what they would attend to."""
+        self.attend(spec, inputs, plan, table, planes)
+
     def losses(self) -> Mapping[str, float]:
         """What storing rows has lost so far, measured: plane -> relative error; empty: nothing."""
         return {}

@@ -106,13 +106,15 @@ class DraftContext(ABC):
         starts: Sequence[int],
         positions: Sequence[int] | None = None,
         masks: "Mapping[int, Tensor] | None" = None,
+        store_only: bool = False,
     ) -> tuple["Attend", "Tensor"]:
         """Attention over the pages of these requests (places in DraftRows), and positions [N].
 
         Row i brings row_lengths[i] new tokens that become entries starts[i] ... of its pages.
         Their flat `positions` are their entries unless given. `masks[i]`, bool [n, n], says which
         of row i's new tokens each of them sees (all see what was committed before); without one a
-        row is a chain.
+        row is a chain. With `store_only` rows are written and nothing is attended: what comes back
+        is [0, H, V].
         """
 
     @abstractmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 from interlock.core.attention import AttentionBackend, AttentionBatch
 from interlock.core.batch import Draft
 from interlock.core.cache_spec import CacheLayout
-from interlock.core.model import Attend, AttentionInput, AttentionSpec
+from interlock.core.model import Attend, AttentionInput, AttentionSpec, HeadsInput
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -99,3 +99,14 @@ def make_attend(backend: AttentionBackend, plan: Any, planes: Planes) -> Attend:
         return backend.attend(spec, inputs, plan, planes.tables[layer], planes.of_layer[layer])
 
     return attend
+
+
+def make_store(backend: AttentionBackend, plan: Any, planes: Planes) -> Attend:
+    """The same for rows that are only written: nobody reads what it returns, [0, H, V]."""
+
+    def store(layer: int, spec: AttentionSpec, inputs: AttentionInput) -> Tensor:
+        backend.store(spec, inputs, plan, planes.tables[layer], planes.of_layer[layer])
+        queries = inputs.q_THD if isinstance(inputs, HeadsInput) else inputs.q_nope_THN
+        return queries.new_empty(0, spec.num_heads, spec.v_head_dim)
+
+    return store

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from interlock.core.batch import Draft, Ints
+from interlock.core.batch import NO_DRAFT, Draft, Ints
 from interlock.core.draft_length import StepLoad
 from interlock.core.draft_rules import DraftRules, Proposals
 from interlock.core.errors import ContractError
@@ -159,9 +159,9 @@ class Planner:
         temperatures, asked, begin_s = [], 0, rules.clock_s()
         for slot, limit in zip(slots.tolist(), limits, strict=True):
             live, limit = running.at(slot), min(limit, most)
-            if limit <= 0 or live.draftless:
-                continue
             draft = live.draft
+            if limit <= 0 or live.draftless or (draft is NO_DRAFT and rules.host is None):
+                continue
             if rules.host is not None:
                 tokens = live.sequence.slice(0, live.sequence.length)
                 draft, asked = rules.host.propose(live.id, tokens, limit), asked + 1

@@ -144,6 +144,15 @@ class AttentionContract:
             scene.check_step(Work(0, 0), Work(2, 1), Work(1, 4))
             scene.check_step(Work(2, 0), Work(1, 0))
 
+    def test_rows_that_are_only_stored_are_seen_later(self) -> None:
+        """Chunks and single tokens that nobody reads the answers of, between steps as usual."""
+        for specs in self.specs():
+            scene = self.scene(specs, (60, 12, 9))
+            scene.check_step(Work(0, 44), Work(1, 1), Work(2, 2), store_only=True)
+            scene.check_step(Work(2, 3), Work(0, 1), Work(1, 4))
+            scene.check_step(Work(1, 3), Work(0, 0), Work(2, 1), store_only=True)
+            scene.check_step(Work(0, 2), Work(1, 2), Work(2, 1))
+
     def test_a_captured_plan_serves_every_step_of_its_shape(self) -> None:
         """Decode steps and verifications of growing requests, beside a row of one token."""
         if not self.make().capturable:

@@ -1,6 +1,6 @@
 """A cache under test: requests with known inputs, layers that share steps, poison elsewhere."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,8 +11,14 @@ from torch import Tensor
 from interlock.core.attention import AttentionBackend, AttentionBatch, CapturablePlan
 from interlock.core.batch import Draft
 from interlock.core.cache_spec import CacheLayout, Window
-from interlock.core.model import AttentionInput, AttentionSpec
-from interlock.core.planes import Planes, make_attend, make_attention_batch, tree_mask
+from interlock.core.model import Attend, AttentionInput, AttentionSpec
+from interlock.core.planes import (
+    Planes,
+    make_attend,
+    make_attention_batch,
+    make_store,
+    tree_mask,
+)
 from interlock.core.testing.attention_oracle import Work, answer, random_inputs, take
 from interlock.core.testing.stored_rows import as_stored, poison
 
@@ -66,16 +72,22 @@ class Scene:
         self.captured: dict[Hashable, CapturablePlan] = {}
         self.replayed = 0
 
-    def check_step(self, *work: Work) -> list[Tensor]:
-        """Every layer's [T, H, V], found right, as are the cache's bits; commits lead tokens."""
+    def check_step(self, *work: Work, store_only: bool = False) -> list[Tensor]:
+        """Every layer's [T, H, V], found right, as are the cache's bits; commits lead tokens.
+
+        With `store_only` the step only writes its rows, which later ones read.
+        """
         kept = self._all_planes()
         for layer in range(len(self.specs)):
             hidden = ~self._slots(layer, work, committed=True, new=False)
             for plane in self._planes_of(layer):
                 poison(plane, hidden)
         poisoned = self._all_planes()
-        outputs = self._run(work)
-        self._check_outputs(work, outputs)
+        outputs = self._run(work, make_store if store_only else make_attend)
+        if store_only:
+            assert not any(map(len, outputs)), "a step that only stores has no results"
+        else:
+            self._check_outputs(work, outputs)
         for layer in range(len(self.specs)):
             own = self._slots(layer, work, committed=False, new=True)
             for plane, before, old in zip(
@@ -87,7 +99,7 @@ class Scene:
             self.committed[item.row] += item.lead
         return outputs
 
-    def _run(self, work: tuple[Work, ...]) -> list[Tensor]:
+    def _run(self, work: tuple[Work, ...], make: Callable[..., Attend]) -> list[Tensor]:
         starts = [self.committed[item.row] for item in work]
         batch = make_attention_batch(
             row_offsets=np.cumsum([0, *(item.new for item in work)]).tolist(),
@@ -106,7 +118,7 @@ class Scene:
             },
             device=self.device,
         )
-        attend = make_attend(self.backend, self._plan(batch), self.planes)
+        attend = make(self.backend, self._plan(batch), self.planes)
         outputs = []
         for layer, spec in enumerate(self.specs):
             parts = [

@@ -83,12 +83,25 @@ class GqaAttention(AttentionBackend):
                     tile.scatter(result, out_THV)
         return out_THV
 
+    def store(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> None:
+        """See AttentionBackend."""
+        assert isinstance(plan, PagedPlan)
+        assert isinstance(inputs, HeadsInput)
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+
     def _begun(
         self, spec: AttentionSpec, inputs: HeadsInput, plan: PagedPlan, table: int,
         planes: Mapping[str, Tensor], _out_THV: Tensor,
     ) -> list[RowGroup]:  # fmt: skip
         """Put the new keys and values in their pages; the groups that are still to be answered."""
-        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        self.store(spec, inputs, plan, table, planes)
         return plan.groups(table, spec.window)
 
 
@@ -137,7 +150,7 @@ class InvariantGqaAttention(GqaAttention):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, BlockPlan)
         assert isinstance(inputs, HeadsInput)
-        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        self.store(spec, inputs, plan, table, planes)
         rows = [partial(read, planes, name) for name in ("k", "v")]
         out_THV = block_attention(spec, plan, table, inputs.q_THD, rows, inputs.sinks_H)
         return out_THV.to(inputs.q_THD.dtype)

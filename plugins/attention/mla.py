@@ -108,12 +108,24 @@ class MlaAttention(AttentionBackend):
             _expanded(spec, inputs, group, rows_RSL, out_THV)
         return out_THV
 
+    def store(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> None:
+        """See AttentionBackend."""
+        assert isinstance(inputs, LatentInput)
+        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+
     def _begun(
         self, spec: AttentionSpec, inputs: LatentInput, plan: MlaPlan, table: int,
         planes: Mapping[str, Tensor], _out_THV: Tensor,
     ) -> tuple[int, ...]:  # fmt: skip
         """Put the new latents in their pages; the absorbed rows that are still to be answered."""
-        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        self.store(spec, inputs, plan, table, planes)
         return plan.rows_of(spec, "absorbed")
 
 
@@ -220,7 +232,7 @@ class InvariantMlaAttention(MlaAttention):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, BlockPlan)
         assert isinstance(inputs, LatentInput)
-        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        self.store(spec, inputs, plan, table, planes)
         nope_THC = project(inputs.q_nope_THN, inputs.up_k_HNC)
         q_THL = torch.cat((nope_THC, inputs.q_rope_THR.to(nope_THC.dtype)), dim=-1)
         sums_THL = block_attention(spec, plan, table, q_THL, [partial(_shared_row, planes)])

@@ -77,6 +77,24 @@ class TritonGqaAttention(GqaAttention):
         """Rows on the device; layers share them."""
         return RaggedPlan(batch)
 
+    def store(
+        self,
+        spec: AttentionSpec,
+        inputs: AttentionInput,
+        plan: Any,
+        table: int,
+        planes: Mapping[str, Tensor],
+    ) -> None:
+        """See AttentionBackend."""
+        assert isinstance(plan, RaggedPlan)
+        assert isinstance(inputs, HeadsInput)
+        k, v = stored_bits(planes["k"]), stored_bits(planes["v"])
+        scales = planes.get("k_scale"), planes.get("v_scale")
+        with plan.on_device():
+            write_heads(plan, table, inputs.k_TKD, inputs.v_TKV, k, v, *scales)
+        if self.writer.measures(planes):
+            self.writer.measure(planes, plan.slots(table), new_rows(inputs, planes))
+
     def attend(
         self,
         spec: AttentionSpec,
@@ -89,12 +107,9 @@ class TritonGqaAttention(GqaAttention):
         assert isinstance(plan, RaggedPlan)
         assert isinstance(inputs, HeadsInput)
         assert spec.sinks == (inputs.sinks_H is not None), "sinks are given exactly if declared"
+        self.store(spec, inputs, plan, table, planes)
         k, v = stored_bits(planes["k"]), stored_bits(planes["v"])
         scales = planes.get("k_scale"), planes.get("v_scale")
-        with plan.on_device():
-            write_heads(plan, table, inputs.k_TKD, inputs.v_TKV, k, v, *scales)
-        if self.writer.measures(planes):
-            self.writer.measure(planes, plan.slots(table), new_rows(inputs, planes))
         q_THD = packed_heads(inputs.q_THD)
         out_THV = q_THD.new_empty(len(q_THD), spec.num_heads, spec.v_head_dim)
         layer = _Layer(

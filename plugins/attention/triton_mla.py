@@ -23,7 +23,7 @@ from interlock.plugins.attention.kernels.mla import (
 from interlock.plugins.attention.kernels.ragged import RaggedPlan, packed
 from interlock.plugins.attention.mla import MlaAttention
 from interlock.plugins.attention.mla_cost import MlaForm, cheaper_form
-from interlock.plugins.attention.stored import new_rows, read
+from interlock.plugins.attention.stored import read
 
 EXPANDED_BYTES = 1 << 28
 """Keys and values expanded at a time; if more are needed, heads take turns."""
@@ -176,7 +176,7 @@ class TritonMlaAttention(MlaAttention):
         """[T, H, V] in the queries' dtype."""
         assert isinstance(plan, MlaTritonPlan)
         assert isinstance(inputs, LatentInput)
-        self.writer.write(planes, plan.write_slots[table], new_rows(inputs, planes))
+        self.store(spec, inputs, plan, table, planes)
         queries = inputs.q_nope_THN
         out_THV = queries.new_empty(len(queries), spec.num_heads, spec.v_head_dim)
         for form, part in plan.parts(spec).items():

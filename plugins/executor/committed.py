@@ -28,10 +28,11 @@ class Committed(NamedTuple):
     def of(plan: StepPlan, result: StepResult, drafter: Drafter) -> "Committed":
         """Of a step; rows with an error commit nothing."""
         if _one_each(plan, result, drafter):
-            left_R, limits_R = plan.tokens_left - 2, plan.draft_limits
-            few_R = left_R < (drafter.depth or drafter.num_drafts)
-            limits_R = np.where(few_R, np.minimum(limits_R, np.maximum(left_R, 0)), limits_R)
-            rows_R = np.arange(plan.batch.num_rows)
+            limits_R, rows_R = plan.draft_limits, np.arange(plan.batch.num_rows)
+            if limits_R.any():
+                left_R = plan.tokens_left - 2
+                few_R = left_R < (drafter.depth or drafter.num_drafts)
+                limits_R = np.where(few_R, np.minimum(limits_R, np.maximum(left_R, 0)), limits_R)
             return Committed(np.ones_like(rows_R), limits_R, rows_R, result.tokens)
         flat, following, counts, limits = list[int](), list[int](), list[int](), list[int]()
         for r in range(plan.batch.num_rows):
@@ -102,7 +103,7 @@ def rows_to_take_in(
     if not wanted:
         waits_R = present_R & deferred.may_wait(plan, waiting_R, committed.counts_R)
         given = committed.counts_R, committed.flat_N, committed.following_N
-        deferred.put(plan.batch, waits_R, *given, outputs)
+        deferred.put(plan.batch, waits_R, waiting_R, *given, outputs)
         present_R &= ~waits_R
     if not present_R.any():
         return None
@@ -119,7 +120,7 @@ def _with_waiting(
     flat_N = committed.flat_N[new_N]
     tokens_N, following_N = batch.tokens[flat_N], committed.following_N[new_N]
     given = [output_TE[on(flat_N, output_TE)] for output_TE in outputs]
-    waited = deferred.take(batch, taken_R)
+    waited = deferred.take(batch, taken_R, waiting_R)
     if len(waited.tokens_N):
         rows = np.arange(batch.num_rows)
         of_row_N = np.concatenate([np.repeat(rows, waiting_R), np.repeat(rows, counts_R * taken_R)])

@@ -11,7 +11,8 @@ samples.
 
 Memory: page_size * (1 + taps) * hidden size values for each request that runs.
 
-Legend: S slots, B entries of a page, R rows of a step, N committed tokens, E hidden size.
+Legend: S slots, B entries of a page, X = S * B, R rows of a step, W those that wait, N committed
+tokens, E hidden size.
 """
 
 from collections.abc import Sequence
@@ -40,15 +41,18 @@ class Waited(NamedTuple):
 
 
 class Deferred:
-    """What waits, by slot. A request's rows are known by its id and by where they end."""
+    """What waits, by slot. A request's rows are known by its id and by where they end.
+
+    Entry p of the request in slot s lies at s B + p mod B of what is kept.
+    """
 
     def __init__(self, drafter: Drafter, ranks: int) -> None:
         self._allowed = ranks == 1 and all(spec.window is None for spec in drafter.attention)
         self._most = drafter.max_positions
         self._owners_S, self._ends_S, self._counts_S = np.zeros((3, 0), dtype=np.int64)
-        self._tokens_SB = self._following_SB = np.zeros((0, 0), dtype=np.int64)
+        self._tokens_X = self._following_X = NONE
         self._outputs: list[Tensor] = []
-        """[S, B, E] of the target's features, then of each tap."""
+        """[S * B, E] of the target's features, then of each tap."""
 
     def waiting(self, batch: Batch) -> Ints:
         """[R]: how many rows wait that end where a row of the batch begins, of its request."""
@@ -73,52 +77,45 @@ class Deferred:
         return np.asarray(waits_R)
 
     def put(
-        self, batch: Batch, waits_R: Flags, counts_R: Ints, flat_N: Ints, following_N: Ints,
-        outputs: Sequence[Tensor],
+        self, batch: Batch, waits_R: Flags, waiting_R: Ints, counts_R: Ints, flat_N: Ints,
+        following_N: Ints, outputs: Sequence[Tensor],
     ) -> None:  # fmt: skip
-        """Let what some rows of the batch committed wait: counts_R tokens each, those at flat_N."""
-        if not waits_R.any():
+        """Let what some rows of the batch committed wait, behind what `waiting` says of them:
+        counts_R tokens each, those at flat_N."""
+        at_W = np.flatnonzero(waits_R)
+        if not len(at_W):
             return
-        waiting_R = self.waiting(batch)[waits_R]
+        if len(at_W) < len(waits_R):
+            waits_N = np.repeat(waits_R, counts_R)
+            flat_N, following_N = flat_N[waits_N], following_N[waits_N]
+        slots_W, begins_W, counts_W = batch.slots[at_W], batch.starts[at_W], counts_R[at_W]
+        self._owners_S[slots_W] = np.array(batch.request_ids)[at_W]
+        self._ends_S[slots_W] = begins_W + counts_W
+        self._counts_S[slots_W] = waiting_R[at_W] + counts_W
+        places_N = _places(batch.page_size, slots_W, begins_W, counts_W)
+        self._tokens_X[places_N], self._following_X[places_N] = batch.tokens[flat_N], following_N
         self._keep(outputs)
-        slots_R, starts_R, counts_W = batch.slots[waits_R], batch.starts[waits_R], counts_R[waits_R]
-        self._owners_S[slots_R] = np.array(batch.request_ids)[waits_R]
-        self._ends_S[slots_R], self._counts_S[slots_R] = starts_R + counts_W, waiting_R + counts_W
-        slots_N, places_N = self._places(batch, slots_R, starts_R, counts_W)
-        waits_N = np.repeat(waits_R, counts_R)
-        flat_N = flat_N[waits_N]
-        self._tokens_SB[slots_N, places_N] = batch.tokens[flat_N]
-        self._following_SB[slots_N, places_N] = following_N[waits_N]
-        at_N = on(slots_N * batch.page_size + places_N, outputs[0])
-        rows_N = on(flat_N, outputs[0])
-        all_of_them = np.array_equal(flat_N, np.arange(len(outputs[0])))
-        for kept_SBE, output_TE in zip(self._outputs, outputs, strict=True):
-            given_NE = output_TE if all_of_them else output_TE[rows_N]
-            kept_SBE.flatten(0, 1).index_copy_(0, at_N, given_NE)
+        on_device_N = on(places_N, outputs[0])
+        whole = np.array_equal(flat_N, np.arange(len(outputs[0])))
+        rows_N = slice(None) if whole else on(flat_N, outputs[0])
+        for kept_XE, output_TE in zip(self._outputs, outputs, strict=True):
+            kept_XE.index_copy_(0, on_device_N, output_TE[rows_N])
 
-    def take(self, batch: Batch, taken_R: Flags) -> Waited:
-        """What waits of these rows' requests, which then waits no longer."""
+    def take(self, batch: Batch, taken_R: Flags, waiting_R: Ints) -> Waited:
+        """What waits of these rows' requests, as `waiting` says; then it waits no longer."""
         if not self._allowed:
             return Waited(NONE, NONE, ())
-        counts_R, slots_R = self.waiting(batch)[taken_R], batch.slots[taken_R]
-        begins_R = batch.starts[taken_R] - counts_R
-        slots_N, places_N = self._places(batch, slots_R, begins_R, counts_R)
-        self._owners_S[slots_R] = NOBODY
-        at_N = slots_N * batch.page_size + places_N
+        counts_W, slots_W = waiting_R[taken_R], batch.slots[taken_R]
+        self._owners_S[slots_W] = NOBODY
+        if not counts_W.any():
+            return Waited(NONE, NONE, ())
+        places_N = _places(batch.page_size, slots_W, batch.starts[taken_R] - counts_W, counts_W)
+        on_device_N = on(places_N, self._outputs[0])
         return Waited(
-            self._tokens_SB[slots_N, places_N],
-            self._following_SB[slots_N, places_N],
-            tuple(kept_SBE.flatten(0, 1)[on(at_N, kept_SBE)] for kept_SBE in self._outputs)
-            if len(at_N) else (),
-        )  # fmt: skip
-
-    def _places(
-        self, batch: Batch, slots_R: Ints, begins_R: Ints, counts_R: Ints
-    ) -> tuple[Ints, Ints]:
-        """Slots and places in a page of counts_R entries each, from entries begins_R on."""
-        before_R = np.cumsum(counts_R) - counts_R
-        entries_N = np.arange(counts_R.sum()) + np.repeat(begins_R - before_R, counts_R)
-        return np.repeat(slots_R, counts_R), entries_N % batch.page_size
+            self._tokens_X[places_N],
+            self._following_X[places_N],
+            tuple(kept_XE[on_device_N] for kept_XE in self._outputs),
+        )
 
     def _grow(self, batch: Batch) -> None:
         """Room for the batch's slots: if it is missing, for twice as many as before at least."""
@@ -129,20 +126,27 @@ class Deferred:
         self._owners_S = np.pad(self._owners_S, (0, more), constant_values=NOBODY)
         self._ends_S = np.pad(self._ends_S, (0, more))
         self._counts_S = np.pad(self._counts_S, (0, more))
-        rows = np.zeros((more, batch.page_size), dtype=np.int64)
-        shape = have, batch.page_size
-        self._tokens_SB = np.concatenate([self._tokens_SB.reshape(shape), rows])
-        self._following_SB = np.concatenate([self._following_SB.reshape(shape), rows])
+        self._tokens_X = np.pad(self._tokens_X, (0, more * batch.page_size))
+        self._following_X = np.pad(self._following_X, (0, more * batch.page_size))
 
     def _keep(self, outputs: Sequence[Tensor]) -> None:
         """Room for these outputs of every slot; what waits stays."""
-        size = self._tokens_SB.shape
-        if self._outputs and len(self._outputs[0]) == size[0]:
+        size = len(self._tokens_X)
+        if self._outputs and len(self._outputs[0]) == size:
             return
-        larger = [output_TE.new_empty(*size, output_TE.shape[1]) for output_TE in outputs]
-        for new_SBE, kept_SBE in zip(larger, self._outputs, strict=False):
-            new_SBE[: len(kept_SBE)] = kept_SBE
+        larger = [output_TE.new_empty(size, output_TE.shape[1]) for output_TE in outputs]
+        for new_XE, kept_XE in zip(larger, self._outputs, strict=False):
+            new_XE[: len(kept_XE)] = kept_XE
         self._outputs = larger
+
+
+def _places(page_size: int, slots_R: Ints, begins_R: Ints, counts_R: Ints) -> Ints:
+    """Where counts_R entries each lie, from entries begins_R on."""
+    if not (counts_R != 1).any():
+        return slots_R * page_size + begins_R % page_size
+    before_R = np.cumsum(counts_R) - counts_R
+    entries_N = np.arange(counts_R.sum()) + np.repeat(begins_R - before_R, counts_R)
+    return np.asarray(np.repeat(slots_R, counts_R) * page_size + entries_N % page_size)
 
 
 def on(places: Ints, like: Tensor) -> Tensor:

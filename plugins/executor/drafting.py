@@ -12,7 +12,7 @@ from interlock.core.batch import Batch
 from interlock.core.drafter import DraftContext, DraftRows, Drawn
 from interlock.core.executor import ModelParts
 from interlock.core.model import Attend, Decoder
-from interlock.core.planes import Planes, make_attend, make_attention_batch
+from interlock.core.planes import Planes, make_attend, make_attention_batch, make_store
 from interlock.core.streams import Purpose
 from interlock.plugins.executor.sampling import SampledRows
 
@@ -55,6 +55,7 @@ class StepContext(DraftContext):
         starts: Sequence[int],
         positions: Sequence[int] | None = None,
         masks: Mapping[int, Tensor] | None = None,
+        store_only: bool = False,
     ) -> tuple[Attend, Tensor]:
         """See DraftContext."""
         spans = [range(s, s + n) for s, n in zip(starts, row_lengths, strict=True)]
@@ -71,7 +72,8 @@ class StepContext(DraftContext):
             tree_masks=masks or {},
             device=self._device,
         )
-        return make_attend(self._backend, self._backend.plan(view), self._planes), view.positions_T
+        make = make_store if store_only else make_attend
+        return make(self._backend, self._backend.plan(view), self._planes), view.positions_T
 
     def _tables_of(self, requests: tuple[int, ...], pages: int) -> tuple[Tensor, ...]:
         """The first `pages` of these requests' page tables; the passes of a step share them."""

@@ -112,7 +112,7 @@ class ListCache(DraftContext):
         self.rows = self.layers[expected_layer]
         self.passes = []
 
-    def attend(self, requests, row_lengths, starts, positions=None, masks=None):
+    def attend(self, requests, row_lengths, starts, positions=None, masks=None, store_only=False):
         """Entries from `starts` on are overwritten; a query sees all entries up to its own."""
         self.passes.append((tuple(requests), tuple(row_lengths), tuple(starts)))
         places = [
@@ -133,6 +133,8 @@ class ListCache(DraftContext):
             for (row, _, entry), k, v in zip(places, inputs.k_TKD, inputs.v_TKV, strict=True):
                 assert entry <= len(rows[requests[row]]), "a gap in the drafter's rows"
                 rows[requests[row]][entry:] = [(k, v)]
+            if store_only:
+                return inputs.q_THD[:0]
             outputs = []
             for (row, offset, _), q in zip(places, inputs.q_THD, strict=True):
                 seen = seen_by(rows[requests[row]], row, offset)

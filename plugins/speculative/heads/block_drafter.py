@@ -81,8 +81,10 @@ class BlockDrafter(FeatureDrafter):
         if not present:
             return drafts
         starts = [rows.starts[r] for r in present]
-        attend, positions_N = context.attend(present, [lengths[r] for r in present], starts)
-        self.network.take_in(rows.taps, positions_N, attend)
+        store, positions_N = context.attend(
+            present, [lengths[r] for r in present], starts, store_only=True
+        )
+        self.network.take_in(rows.taps, positions_N, store)
         context.caught_up()
         ends = {r: rows.starts[r] + lengths[r] for r in present}
         most = self.network.shape.max_positions - self.network.shape.slots

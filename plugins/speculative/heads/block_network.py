@@ -62,7 +62,7 @@ class BlockNetwork:
         """Of its layers, for a backend."""
         return tuple(layer.spec for layer in self.layers)
 
-    def take_in(self, taps: tuple[Tensor, ...], positions_N: Tensor, attend: Attend) -> None:
+    def take_in(self, taps: tuple[Tensor, ...], positions_N: Tensor, store: Attend) -> None:
         """Write the rows of committed positions, from what the target's layers gave there."""
         fused_NE = self.fc(torch.cat(taps, dim=-1).to(self.source.dtype))
         context_NE = self.hidden_norm(fused_NE)
@@ -72,7 +72,7 @@ class BlockNetwork:
         rotation = self.layers[0].rotation(positions_N)
         for layer in self.layers:
             inputs = HeadsInput(nobody_NHD, *layer.keys_values(context_NE, rotation))
-            attend(layer.number, layer.spec, inputs)
+            store(layer.number, layer.spec, inputs)
 
     def forward(
         self, anchors_R: Tensor, positions_T: Tensor, attend: Attend, context: DraftContext

@@ -33,6 +33,10 @@ from interlock.plugins.speculative.heads.pairs import PairHead
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
+class _StoredError(Exception):
+    """Ends a decoder's pass: its rows are stored, and nobody reads what would follow."""
+
+
 class MtpLayer:
     """One layer with what stands around it. `number` is the layer that its rows are stored under.
 
@@ -76,19 +80,26 @@ class MtpLayer:
         attend: Attend,
         embedded_NE: Tensor,
     ) -> Tensor:
-        """[N, E]: the layer's output, before its norm."""
+        """[N, E]: the layer's output, before its norm; [0, E] if `attend` only stores rows."""
         pair = self.enorm(embedded_NE.to(self.dtype)), self.hnorm(hidden_NE.to(self.dtype))
         x_NE = self.eh_proj(torch.cat(pair, dim=-1))
         taps = Taps((0,))
-        self.decoder.forward(tokens_N, positions_N, self._stored(attend), taps, x_NE)
+        try:
+            self.decoder.forward(tokens_N, positions_N, self._own(attend), taps, x_NE)
+        except _StoredError:
+            return x_NE[:0]
         (output_NE,) = taps.outputs()
         return output_NE
 
-    def _stored(self, attend: Attend) -> Attend:
-        """The same attention, for a decoder that calls its layer 0."""
+    def _own(self, attend: Attend) -> Attend:
+        """The same attention, for a decoder that calls its layer 0, and ends where its rows are
+        stored if that is all."""
 
         def own(_layer: int, spec: AttentionSpec, inputs: AttentionInput) -> Tensor:
-            return attend(self.number, spec, inputs)
+            attended_NHV = attend(self.number, spec, inputs)
+            if not len(attended_NHV):
+                raise _StoredError
+            return attended_NHV
 
         return own
 

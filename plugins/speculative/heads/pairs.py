@@ -88,7 +88,9 @@ def catch_up(
     limits = [min(limit, num_drafts) for limit in rows.limits]
     order = sorted((r for r in present if limits[r] > 0), key=lambda r: -limits[r])
     last = [rows.row_offsets[r + 1] - 1 for r in order]
-    attend, positions_N = context.attend(present, [lengths[r] for r in present], starts)
+    attend, positions_N = context.attend(
+        present, [lengths[r] for r in present], starts, store_only=not order
+    )
     last_R = torch.tensor(last, dtype=torch.long, device=positions_N.device)
     carried_NE, tokens_N = head.carried(rows), rows.next_tokens_N
     handed_RE = head.forward(carried_NE, tokens_N, positions_N, attend, context, last_R)

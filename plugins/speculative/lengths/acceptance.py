@@ -7,6 +7,9 @@ from interlock.core.draft_length import DraftRound
 PRIOR = 0.7
 """Acceptance of a first candidate before there is evidence, and its weight in rounds."""
 PRIOR_ROUNDS = 4.0
+UNTRIED_FADE = 0.95
+"""What each step leaves, besides its own fading, of places beyond its drafts: a few unlucky rounds
+would else keep drafts short for as long as evidence counts."""
 FADED = 0.5
 """Rounds that count as no evidence."""
 
@@ -16,8 +19,8 @@ class Acceptance:
 
     A place in a chain is a depth, in a tree the rank in the tree's order, so that the sum over
     the first n places is what verifying n candidates gains. Evidence fades with every step that
-    had rounds, at all places: one that has not been tried for long is presumed to continue the
-    ratio of the two before it.
+    had rounds, sooner at places that it did not try: one that has not been tried for long is
+    presumed to continue the ratio of the two before it.
     """
 
     def __init__(self) -> None:
@@ -31,7 +34,8 @@ class Acceptance:
         longest = max([asked, *(len(one.draft.tokens) for one in rounds)])
         for counts in (self._accepted, self._rounds, self._drafts, self._asked):
             counts += [0.0] * (longest - len(counts))
-            counts[:] = [count * fade for count in counts]
+            for place, count in enumerate(counts):
+                counts[place] = count * fade * (1 if place < longest else UNTRIED_FADE)
         for place in range(asked):
             self._asked[place] += requests
         for one in rounds:

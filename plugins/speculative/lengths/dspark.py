@@ -31,7 +31,7 @@ WARM = 4
 TRIES, TRIED_ROUNDS = 6, 24
 """Steps and rounds of drafts after which the drafter rests, if drafting lost time in them. Few
 rounds would say little: what one accepts varies by more than drafting gains."""
-LOSS = 0.02
+LOSS = 0.01
 """Of all time, what such steps may lose: the dearer they are, the longer it rests, and twice as
 long after each try in a row that lost, up to MOST_PATIENCE times."""
 MOST_PATIENCE = 8

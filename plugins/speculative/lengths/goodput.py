@@ -33,7 +33,7 @@ FIRST_ROUNDS, PROBE_ROUNDS = 8, 4
 that few requests take several steps."""
 FIRST_PROBE = 8
 """Steps to the first probe; each next one waits twice as long, up to the option."""
-PROBE_LOSS = 0.02
+PROBE_LOSS = 0.01
 """Of all time, what probes may lose: one that costs many steps makes the next one wait longer."""
 
 
