@@ -125,6 +125,28 @@ def _chain_without_the_first_token(model, request, right, num_drafts):
     return drafted, accepted
 
 
+@pytest.mark.parametrize("index", ["none", "radix"])
+def test_pages_of_rejected_candidates_are_given_back_at_once(model_of, index):
+    """Page tables end with the page of the newest computed token."""
+    requests = [asking(i, 5 + i, 20, ignore_eos=True) for i in range(3)]
+    right = solo(model_of(), requests)
+    known = Continuations([(*r.prompt_token_ids, *right[r.index]) for r in requests])
+    registry = plus(replay_component("replay", known))
+    spec = ReplayConfig("replay", 7, wrong_percent=100)
+    engine = build(model_of(), registry, spec=spec, page_size=2, index=index)
+    for request in requests:
+        engine.submit(request)
+    looked_at = 0
+    while engine.has_work:
+        engine.step()
+        for live in engine.core.queues.running.values():
+            if live.holding is not None:
+                assert live.holding.counts[0] == max(1, -(-live.computed // 2))
+                looked_at += 1
+    assert looked_at > 20
+    assert engine.core.ledger.drafted > engine.core.ledger.accepted
+
+
 def drafts_of(engine, request):
     """Every verified draft of a request, in order, and its tokens."""
     client = Client(engine)
@@ -215,13 +237,13 @@ def test_past_the_drafters_limit_decoding_goes_on_without_drafts(model_of, tmp_p
 
     def watching(plan):
         for row, draft in plan.batch.drafts.items():
-            drafts.append(int(plan.batch.starts[row]) + len(draft.tokens))
+            drafts.append(int(plan.batch.starts[row]) + 1 + len(draft.tokens))
         return execute(plan)
 
     engine.executor.execute = watching
     assert outputs(serve(engine, request)) == right
-    assert drafts
-    assert max(drafts) <= 24
+    assert max(drafts) == 24
+    assert drafts.count(24) > 1, "drafts grow shorter towards the drafter's last position"
     again = serve(engine, asking(1, request.prompt_token_ids, 17, ignore_eos=True))
     assert again[1].cached_tokens == 12
     assert again[1].output_token_ids == right[0]

@@ -128,3 +128,45 @@ def test_drafts_follow_from_the_tokens_however_the_prompt_was_computed(model, dr
     for drafts, record in others:
         assert drafts == cold
         assert record.accepted_tokens == first.accepted_tokens
+
+
+def drafted_after(engine, *requests):
+    """The first draft after each number of computed tokens, of all requests; how many accepted
+    paths left out earlier nodes of their trees; and the tokens of the last request."""
+    drafts, left_out, execute = {}, [], engine.executor.execute
+
+    def watching(plan):
+        for row, draft in plan.batch.drafts.items():
+            drafts.setdefault(int(plan.batch.starts[row]), (draft.tokens, draft.parents))
+        result = execute(plan)
+        left_out.extend(p for p in result.kept_paths.values() if p != tuple(range(len(p))))
+        return result
+
+    engine.executor.execute = watching
+    client = Client(engine)
+    client.submit(*requests)
+    records = client.finish()
+    return drafts, len(left_out), records[requests[-1].index].output_token_ids
+
+
+@pytest.mark.parametrize(
+    "draft",
+    ["eagle paths", "eagle sampled paths", "eagle2", "eagle3 dynamic", "hydra paths",
+     "medusa paths", "dflash ddtree"],
+)  # fmt: skip
+def test_drafts_after_an_accepted_path_are_those_after_the_same_tokens_as_a_prompt(model, draft):
+    """So features are those of accepted nodes: ones of other nodes would give other drafts."""
+    prompt, most = [2, 3, 4, 5, 2], 24
+
+    def asked(index, tokens):
+        return asking(
+            index, tokens, most + len(prompt) - len(tokens), seed=1, temperature=0.7,
+            ignore_eos=True,
+        )  # fmt: skip
+
+    settings = {"spec": DRAFTS[draft], "index": "none", "num_pages": 200, "max_requests": 32}
+    drafts, left_out, output = drafted_after(build(model, **settings), asked(0, prompt))
+    assert left_out
+    known = [*prompt, *output]
+    again = [asked(end, known[:end]) for end in sorted(drafts, reverse=True)]
+    assert drafted_after(build(model, budget_tokens=1000, **settings), *again)[0] == drafts
