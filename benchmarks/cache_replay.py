@@ -7,9 +7,10 @@
 Block ids are replayed against each policy alone (`replay.blocks=ids`) at the capacities of the
 Mooncake paper and at shares of the unique blocks. Beside it, for every policy and capacity, full
 blocks alone, and then through the engine's own cache one request at a time (a leaf before what it
-follows, a token left to compute): what each of these changes. With `--engine CAPACITY,...` LRU also
-runs in the engine in virtual time. Cells that are in the JSON file are not computed again. The
-figure needs the extra `plot`.
+follows, a token left to compute): what each of these changes. With `--engine CAPACITY,...` the
+engine serves the requests in virtual time as they arrive: with LRU every step on the way there is
+measured, with the other policies the last one, in which requests overlap. Cells that are in the
+JSON file are not computed again. The figure needs the extra `plot`.
 """
 
 import argparse
@@ -46,7 +47,8 @@ POLICIES = {
 }  # fmt: skip
 BELADY = "belady"
 BLOCK = 512
-
+SERVED = ("executor.step_ms=10", "executor.token_ms=0.01", "scheduler.max_requests=256")
+"""What an engine's steps take, and how many requests it runs, where requests overlap."""
 
 NOTES = (
     "`cost_aware` has the costs of the model tiny-gqa, whose attention outweighs the rest from "
@@ -166,12 +168,15 @@ def references(requests: Sequence[Request]) -> list[int]:
     return [key for line in uses.getvalue().splitlines() for key in json.loads(line)]
 
 
-def in_engine(path: Path, capacity: int, outputs: bool, *more: str) -> tuple[int, int]:
-    """Blocks that LRU's engine finds at first admission, and prompts whose last full one it spared.
+def in_engine(
+    policy: str, path: Path, capacity: int, outputs: bool, *more: str
+) -> tuple[int, int]:  # fmt: skip
+    """Blocks that an engine finds at first admission, and prompts whose last full one it spared.
 
     Without `outputs` every request ends with its first token.
     """
-    given = [*base(path), f"cache.num_pages={capacity}", "cache/eviction=lru", *more]
+    chosen = [f"cache/eviction={policy.split(',')[0]}", *POLICIES[policy]]
+    given = [*base(path), f"cache.num_pages={capacity}", *chosen, *more]
     config = compose([*given, "max_model_len=220000", "scheduler.budget_tokens=65536"])
     engine = build_engine(config)
     entries = [one for one in make_entries(config, engine) if isinstance(one, Request)]
@@ -194,14 +199,24 @@ def attribute(name: str, path: Path, capacity: int, found: dict[str, Any], save:
     full = replay(make("lru", path, capacity), whole_blocks(requests), capacity).summary()
     steps["full blocks only"] = full["hits"] / total
     quick = ("executor.step_ms=0.000001", "executor.token_ms=0.0", "scheduler.max_requests=1")
-    alone, spared = in_engine(path, capacity, False, *quick)
+    alone, spared = in_engine("lru", path, capacity, False, *quick)
     steps["in a tree, one request at a time"] = (alone + spared) / total
     steps["the last token is computed"] = alone / total
-    served = ("executor.step_ms=10", "executor.token_ms=0.01", "scheduler.max_requests=256")
-    timed, _ = in_engine(path, capacity, True, *served)
+    timed, _ = in_engine("lru", path, capacity, True, *SERVED)
     steps["requests overlap and answers are kept"] = timed / total
     mine["engine"][key] = {step: round(value, 5) for step, value in steps.items()}
     save()
+
+
+def overlapping(name: str, path: Path, capacity: int, found: dict[str, Any], save: Any) -> None:
+    """What every policy but LRU finds while requests overlap, as a share of all blocks."""
+    mine = found[name]
+    cells_ = mine.setdefault("overlap", {})
+    for policy in [policy for policy in POLICIES if policy != "lru"]:
+        if (key := f"{policy}@{capacity}") not in cells_:
+            hits, _ = in_engine(policy, path, capacity, True, *SERVED)
+            cells_[key] = round(hits / mine["trace"]["blocks"], 5)
+            save()
 
 
 def share_of_gap(ids: dict[str, Any], policy: str, capacity: int) -> float | None:
@@ -219,6 +234,7 @@ def page(found: dict[str, Any]) -> str:
         lines += [f"## {name.capitalize()} trace", "", *_facts(found[name]["trace"]), ""]
         lines += [*_rates(found[name]["ids"]), "", *_shares(found[name]), ""]
         lines += [*_trees(found[name]), ""]
+        lines += [*_overlaps(found[name]), ""]
         lines += _steps(found[name]["engine"])
     return "\n".join(lines).rstrip() + "\n"
 
@@ -279,6 +295,30 @@ def _trees(mine: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _overlaps(mine: dict[str, Any]) -> list[str]:
+    cells_ = dict(mine.get("overlap", {}))
+    cells_ |= {key: list(steps.values())[-1] for key, steps in mine["engine"].items()}
+    capacities = sorted({int(key.split("@")[1]) for key in cells_}, reverse=True)
+    lines = [
+        "In the engine with requests that overlap and answers that take room: block hit rate, and "
+        "in brackets the change from one request at a time, in thousandths.",
+        "",
+        "| policy | " + " | ".join(f"{c:,}" for c in capacities) + " |",
+        "|---|" + "---|" * len(capacities),
+    ]
+    for policy in POLICIES:
+        row = []
+        for capacity in capacities:
+            rate = cells_.get(key := f"{policy}@{capacity}")
+            steps = mine.get("tree", {}).get(key)
+            change = (
+                "" if None in (rate, steps) else f" ({1e3 * (rate - [*steps.values()][-1]):+.1f})"
+            )
+            row.append("-" if rate is None else f"{rate:.3f}{change}")
+        lines.append(f"| {policy} | " + " | ".join(row) + " |")
+    return lines
+
+
 def _steps(engine: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     for key, steps in engine.items():
@@ -330,7 +370,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="PNG of hit rate by capacity")
     parser.add_argument("--only", choices=TRACES, help="one trace")
     parser.add_argument(
-        "--engine", default="", help="capacities at which LRU also runs in the engine"
+        "--engine", default="", help="capacities at which policies also run in the engine"
     )
     arguments = parser.parse_args()
     command = (
@@ -351,6 +391,7 @@ def main() -> None:
         in_tree(name, path, found, save)
         for capacity in map(int, filter(None, arguments.engine.split(","))):
             attribute(name, path, capacity, found, save)
+            overlapping(name, path, capacity, found, save)
     save()
     if arguments.page:
         arguments.page.write_text(page(found))

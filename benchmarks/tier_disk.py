@@ -4,10 +4,16 @@
 
 A plain write is open, write, (fdatasync,) close of one file; a plain read is open, read into a
 buffer that is there, close. The tier adds a checksum, a header, the rename, an account with an
-order of use, and a worker thread with a bound on the time. Rounds alternate, each in an empty
-folder, after a sync; rates are payload bytes over the time until all threads are done, ratios are
-medians of those of neighbouring rounds. Reads find the files in the page cache. `full`: the tier is
-full and evicts one entry for each it takes; plain files are replaced (deleted and written).
+order of use, and worker threads with a bound on the time. `tier` is given 16 entries or 8 MiB a
+call, as an engine gives them; `one` a single one, so that no other hides its way to a worker and
+back.
+Both have as many workers as the plain files have threads.
+
+Rounds alternate, each after a sync in an own new folder with its 256 folders made; they are deleted
+at the end of a case, because ext4 looks for long where files were deleted lately. Rates are payload
+bytes over the time until all threads are done, ratios are medians of those of neighbouring rounds.
+Reads find the files in the page cache. `full`: the tier is full, and one entry goes for each that
+it takes; plain files are replaced (deleted and written).
 """
 
 import argparse
@@ -37,14 +43,19 @@ CASES = (  # payload bytes, files, sync
     (4 << 20, 20, True),
 )
 STAGES = ("write", "read", "full")
+KINDS = ("plain", "tier", "one")
+SPACE = "0" * 16
 
 
-def in_threads(threads: int, items: Sequence[int], each: Callable[[int], None]) -> float:
-    """Seconds until `each` was called with every item, a share of them in each thread."""
+def in_threads(
+    threads: int, items: Sequence[int], at_once: int, each: Callable[[Sequence[int]], None]
+) -> float:
+    """Seconds until `each` was called with every item, `at_once` of a thread's share at a time."""
 
     def share(first: int) -> None:
-        for item in items[first::threads]:
-            each(item)
+        mine = items[first::threads]
+        for begin in range(0, len(mine), at_once):
+            each(mine[begin : begin + at_once])
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: None, range(threads)))
@@ -58,9 +69,10 @@ def plain_round(folder: Path, case: tuple[int, int, bool], threads: int) -> dict
     """Stage -> seconds, with files of the tier's size and nothing else."""
     size, files, sync = case
     content = os.urandom(size + HEADER.size)
-    buffers = {}
+    buffers = [bytearray(content) for _ in range(threads)]
 
-    def write(item: int) -> None:
+    def write(items: Sequence[int]) -> None:
+        (item,) = items
         path = folder / f"{item % 256:02x}" / str(item)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         written = os.write(file, content)
@@ -69,46 +81,62 @@ def plain_round(folder: Path, case: tuple[int, int, bool], threads: int) -> dict
         os.close(file)
         assert written == len(content)
 
-    def read(item: int) -> None:
-        buffer = buffers.setdefault(item % threads, bytearray(len(content)))
+    def read(items: Sequence[int]) -> None:
+        (item,) = items
+        buffer = buffers[item % threads]
         file = os.open(folder / f"{item % 256:02x}" / str(item), os.O_RDONLY)
         count = os.readv(file, [buffer])
         os.close(file)
         assert count == len(content)
 
-    def replace(item: int) -> None:
+    def replace(items: Sequence[int]) -> None:
+        (item,) = items
         (folder / f"{item % 256:02x}" / str(item)).unlink()
-        write(item)
+        write(items)
 
-    for shard in range(256):
-        (folder / f"{shard:02x}").mkdir()
+    make_shards(folder)
     run = {"write": write, "read": read, "full": replace}
-    return {stage: in_threads(threads, range(files), run[stage]) for stage in STAGES}
+    return {stage: in_threads(threads, range(files), 1, run[stage]) for stage in STAGES}
 
 
-def tier_round(folder: Path, case: tuple[int, int, bool], threads: int) -> dict[str, float]:
-    """Stage -> seconds through the tier; every call must succeed."""
+def make_shards(folder: Path) -> None:
+    """The folders that files are spread over."""
+    for shard in range(256):
+        (folder / f"{shard:02x}").mkdir(parents=True)
+
+
+def tier_round(
+    folder: Path, case: tuple[int, int, bool], threads: int, at_once: int
+) -> dict[str, float]:  # fmt: skip
+    """Stage -> seconds through the tier, `at_once` entries a call; every one must succeed."""
     size, files, sync = case
     mib = -(-size * files >> 20)
     config = DiskTierConfig(directory=str(folder), capacity_mib=mib, threads=threads, sync=sync)
-    store = DiskTier(TierFolder(str(folder), "0" * 16), config, 60.0)
+    make_shards(folder / SPACE)
+    store = DiskTier(TierFolder(str(folder), SPACE), config, 60.0)
     room = store.capacity_bytes // size
     keys = [blake2b(str(item).encode(), digest_size=32).digest() for item in range(files + room)]
     content = memoryview(os.urandom(size))
-    buffers = {}
+    buffers = [[memoryview(bytearray(content)) for _ in range(at_once)] for _ in range(threads)]
 
-    def write(item: int) -> None:
-        assert store.write(keys[item], content)
+    def write(items: Sequence[int]) -> None:
+        if at_once == 1:
+            assert store.write(keys[items[0]], content)
+        else:
+            assert all(store.write_many([keys[i] for i in items], [content] * len(items)))
 
-    def read(item: int) -> None:
-        buffer = buffers.setdefault(item % threads, memoryview(bytearray(size)))
-        assert store.read(keys[item], buffer)
+    def read(items: Sequence[int]) -> None:
+        into = buffers[items[0] % threads]
+        if at_once == 1:
+            assert store.read(keys[items[0]], into[0])
+        else:
+            wanted = [keys[i] for i in items]
+            assert store.read_many(wanted, into[: len(items)]) == len(items)
 
-    seconds = {"write": in_threads(threads, range(files), write)}
-    seconds["read"] = in_threads(threads, range(files), read)
-    for item in range(files, room):
-        write(item)
-    seconds["full"] = in_threads(threads, range(room, room + files), write)
+    seconds = {"write": in_threads(threads, range(files), at_once, write)}
+    seconds["read"] = in_threads(threads, range(files), at_once, read)
+    in_threads(1, range(files, room), at_once, write)
+    seconds["full"] = in_threads(threads, range(room, room + files), at_once, write)
     assert not store.failures
     store.close()
     return seconds
@@ -117,26 +145,30 @@ def tier_round(folder: Path, case: tuple[int, int, bool], threads: int) -> dict[
 def measure(case: tuple[int, int, bool], threads: int, rounds: int, where: Path) -> dict[str, Any]:
     """Rates and ratios of one case."""
     size, files, sync = case
-    seconds: dict[str, list[dict[str, float]]] = {"plain": [], "tier": []}
+    seconds: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    folders = []
     for turn in range(rounds):
-        order = ("plain", "tier") if turn % 2 == 0 else ("tier", "plain")
-        for kind in order:
-            folder = Path(tempfile.mkdtemp(dir=where))
+        for kind in KINDS[:: 1 if turn % 2 == 0 else -1]:
+            folders.append(Path(tempfile.mkdtemp(dir=where)))
             os.sync()
-            run = plain_round if kind == "plain" else tier_round
-            seconds[kind].append(run(folder, case, threads))
-            shutil.rmtree(folder)
+            if kind == "plain":
+                seconds[kind].append(plain_round(folders[-1], case, threads))
+            else:
+                many = max(1, min(DiskTier.at_once, (8 << 20) // size)) if kind == "tier" else 1
+                seconds[kind].append(tier_round(folders[-1], case, threads, many))
+    for folder in folders:
+        shutil.rmtree(folder)
     row: dict[str, Any] = {"payload_bytes": size, "files": files, "sync": sync, "threads": threads}
     for stage in STAGES:
-        pairs = [(p[stage], t[stage]) for p, t in zip(*seconds.values(), strict=True)]
-        ratios = sorted(plain / tier for plain, tier in pairs)
+        taken = {kind: [each[stage] for each in seconds[kind]] for kind in KINDS}
         row[stage] = {
-            "plain_mb_per_s": round(statistics.median(size * files / p / 1e6 for p, _ in pairs), 1),
-            "tier_mb_per_s": round(statistics.median(size * files / t / 1e6 for _, t in pairs), 1),
-            "of_plain": round(statistics.median(ratios), 3),
-            "of_plain_low": round(ratios[0], 3),
-            "of_plain_high": round(ratios[-1], 3),
+            f"{kind}_mb_per_s": round(size * files / 1e6 / statistics.median(taken[kind]), 1)
+            for kind in KINDS
         }
+        for kind in ("tier", "one"):
+            ratios = sorted(p / t for p, t in zip(taken["plain"], taken[kind], strict=True))
+            row[stage][f"{kind}_of_plain"] = round(statistics.median(ratios), 3)
+            row[stage][f"{kind}_of_plain_range"] = [round(ratios[i], 3) for i in (0, -1)]
     return row
 
 
@@ -154,9 +186,9 @@ def main() -> None:
         case = (size, max(2, round(files * args.scale)), sync)
         rows.append(measure(case, args.threads, args.rounds, args.where))
         parts = [
-            f"{stage} {rows[-1][stage]['tier_mb_per_s']:7.0f} of "
-            f"{rows[-1][stage]['plain_mb_per_s']:7.0f} MB/s ({rows[-1][stage]['of_plain']:.0%})"
-            for stage in STAGES
+            f"{stage} {row['tier_mb_per_s']:7.0f} of {row['plain_mb_per_s']:7.0f} MB/s "
+            f"({row['tier_of_plain']:.0%}, one a call {row['one_of_plain']:.0%})"
+            for stage, row in ((stage, rows[-1][stage]) for stage in STAGES)
         ]
         print(f"{size:8} bytes{', synced' if sync else '':8}: " + "; ".join(parts))
     if args.json:

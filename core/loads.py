@@ -71,12 +71,11 @@ class Loads:
             hold: Hold | None = arrived_hold
             self._count(load, -1)
             waits = [w for w in self._waits.values() if w.load is load]
-            arrived = len(load.transfer.done)
             for wait in waits:
                 if wait.stage is Stage.LOADING:
                     wait.hold, hold = hold, None
                     self._over(load, now_s, load.transfer.moved)
-                if wait.stage is Stage.JOINED and arrived:
+                if wait.stage is Stage.JOINED and load.transfer.done:
                     wait.stage = Stage.FINDING  # to be looked at again
                     wait.found = None
                 else:
@@ -142,14 +141,12 @@ class Loads:
     ) -> None:  # fmt: skip
         found = wait.found
         if found is None:
-            beyond = self._beyond(live)
-            if beyond is None:
+            if (beyond := self._beyond(live)) is None:
                 wait.stage = Stage.SETTLED
                 return
             match, key = beyond
             wait.keys = self._tiers.keys(key, match.last)
-            other = self._tiers.loading.get(wait.keys[0])
-            if other is not None:
+            if (other := self._tiers.loading.get(wait.keys[0])) is not None:
                 wait.stage, wait.load = Stage.JOINED, other
                 return
             found = wait.found = self._tiers.find(wait.keys)
@@ -183,9 +180,8 @@ class Loads:
 
     def _load(self, live: Live, wait: Wait, now_s: float) -> None:
         """Start to load what was chosen, if the device still ends where it did."""
-        beyond = self._beyond(live)
         wait.stage = Stage.SETTLED
-        if beyond is None or wait.found is None:
+        if (beyond := self._beyond(live)) is None or wait.found is None:
             return
         match, key = beyond
         count = len(wait.keys)
@@ -235,6 +231,5 @@ class Loads:
 
     def leave(self, live: Live) -> None:
         """A request starts (and has its pages referenced itself), or has ended."""
-        wait = self._waits.pop(live.id, None)
-        if wait is not None:
+        if (wait := self._waits.pop(live.id, None)) is not None:
             self._let_go(wait)

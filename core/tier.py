@@ -26,6 +26,9 @@ class KVTier(ABC):
     answers_at_once: bool = False
     """True: `holds` looks into memory only, so that it may be asked between two steps."""
 
+    at_once: int = 1
+    """How many entries `read_many` and `write_many` should be given, if there are as many."""
+
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
         """Reason -> times. A key that is simply not there is no failure."""
@@ -60,6 +63,17 @@ class KVTier(ABC):
 
         Bytes that are damaged or not as many as `into` has are a miss, and their entry is removed.
         """
+
+    def write_many(self, keys: Sequence[Key], data: Sequence[memoryview]) -> list[bool]:
+        """`write` for each of at most `at_once` keys, within the time of one call."""
+        return list(map(self.write, keys, data))
+
+    def read_many(self, keys: Sequence[Key], into: Sequence[memoryview]) -> int:
+        """`read` for each of at most `at_once` keys, within the time of one call.
+
+        Returns how many, from the first on, succeeded; what is in the other buffers is arbitrary.
+        """
+        return [*map(self.read, keys, into), False].index(False)
 
     @abstractmethod
     def remove(self, key: Key) -> None:

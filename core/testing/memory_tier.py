@@ -14,7 +14,7 @@ TIERS = ("cache/tiers", "cache/tiers/below")
 
 
 class MemoryTier(KVTier):
-    """Keeps payloads until `capacity` entries, then refuses.
+    """Keeps payloads until `capacity` entries, then refuses. `groups` has how many were at once.
 
     `delay` is called before each read and write with what it is and the key, and may sleep;
     `fails` says whether the call finds the store broken.
@@ -22,8 +22,10 @@ class MemoryTier(KVTier):
 
     answers_at_once = True
 
-    def __init__(self, capacity: int = 1 << 30) -> None:
+    def __init__(self, capacity: int = 1 << 30, at_once: int = 1) -> None:
         super().__init__()
+        self.at_once = at_once
+        self.groups: list[tuple[str, int]] = []
         self.entries: dict[Key, bytes] = {}
         self.capacity = capacity
         self.delay: Callable[[str, Key], None] = lambda _what, _key: None
@@ -68,6 +70,16 @@ class MemoryTier(KVTier):
                 return False
         into[:] = content
         return True
+
+    def write_many(self, keys: Sequence[Key], data: Sequence[memoryview]) -> list[bool]:
+        """See KVTier."""
+        self.groups.append(("write", len(keys)))
+        return super().write_many(keys, data)
+
+    def read_many(self, keys: Sequence[Key], into: Sequence[memoryview]) -> int:
+        """See KVTier."""
+        self.groups.append(("read", len(keys)))
+        return super().read_many(keys, into)
 
     def remove(self, key: Key) -> None:
         """See KVTier."""

@@ -118,6 +118,26 @@ class TierContract:
         assert got(store, 1)
         store.close()
 
+    def test_several_entries_at_once_are_written_and_read_up_to_the_first_miss(self) -> None:
+        store = self.make()
+        numbers = range(min(4, ENTRIES))
+        keys = [key_of(number) for number in numbers]
+        sources = [bytearray(payload_of(number)) for number in numbers]
+        assert store.write_many(keys, [memoryview(source) for source in sources]) == [True] * len(
+            keys
+        )
+        for source in sources:
+            source[:] = bytes(PAYLOAD_BYTES)
+        into = [bytearray(PAYLOAD_BYTES) for _ in numbers]
+        assert store.read_many(keys, [memoryview(one) for one in into]) == len(keys)
+        assert into == [payload_of(number) for number in numbers]
+        store.remove(keys[2])
+        into = [bytearray(PAYLOAD_BYTES) for _ in numbers]
+        assert store.read_many(keys, [memoryview(one) for one in into]) == 2
+        assert into[:2] == [payload_of(0), payload_of(1)]
+        assert (store.write_many([], []), store.read_many([], [])) == ([], 0)
+        store.close()
+
     def test_removed_entry_is_a_miss_and_removing_nothing_does_nothing(self) -> None:
         store = self.make()
         assert put(store, 1)

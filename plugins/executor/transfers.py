@@ -151,14 +151,9 @@ class ThreadTransfers(Transfers):
         """
         keys = transfer.keys[first : first + self._count]
         present: list[tuple[bool, ...]] = []
-        for i, key in enumerate(keys):
-            payload = buffer_NZ[i].numpy().data
-            if self._clock_s() >= until_s:
-                break
-            tables = self._read(transfer, key, transfer.where[first + i], payload)
-            if tables is None:
-                break
-            present.append(tables)
+        whole = True
+        while whole and len(present) < len(keys) and self._clock_s() < until_s:
+            whole = self._read_some(transfer, first, len(keys), buffer_NZ, present)
         count = len(present)
         pages = [of_table[first : first + count].copy() for of_table in transfer.pages]
         for i, tables in enumerate(present):
@@ -173,27 +168,53 @@ class ThreadTransfers(Transfers):
         transfer.done += present
         return count == len(keys)
 
-    def _read(
-        self, transfer: Transfer, key: Key, where: int, payload: memoryview
-    ) -> tuple[bool, ...] | None:
-        """Tables that a payload has rows of, read from the first tier from `where` on; None: miss.
+    def _read_some(
+        self, transfer: Transfer, first: int, last: int, buffer_NZ: torch.Tensor,
+        present: list[tuple[bool, ...]],
+    ) -> bool:  # fmt: skip
+        """Read the payloads that follow `present` and are in one tier, as many as it takes at once.
 
-        What came from a slower tier is kept in the faster ones.
+        Adds the tables that each has rows of to `present`; False after a miss in every tier.
         """
+        begin = len(present)
+        where = transfer.where[first + begin]
+        others = transfer.where[
+            first + begin : first + min(last, begin + self._tiers[where].at_once)
+        ]
+        end = begin + next((i for i, tier in enumerate(others) if tier != where), len(others))
+        keys = transfer.keys[first + begin : first + end]
+        payloads = [buffer_NZ[i].numpy().data for i in range(begin, end)]
         for number in range(where, len(self._tiers)):
-            tier, begin_s = self._tiers[number], self._clock_s()
-            if not tier.read(key, payload):
-                continue
-            _took(transfer, number, 1, self._clock_s() - begin_s)
+            found = self._read_from(number, transfer, keys, payloads)
+            present += found
+            if len(found) == len(keys):
+                return True
+            keys, payloads = keys[len(found) :][:1], payloads[len(found) :][:1]
+        return False
+
+    def _read_from(
+        self, number: int, transfer: Transfer, keys: Sequence[Key], payloads: list[memoryview]
+    ) -> list[tuple[bool, ...]]:
+        """Tables that payloads have rows of, read from a tier, up to the first that it misses.
+
+        What comes from a slower tier is kept in the faster ones.
+        """
+        tier, begin_s = self._tiers[number], self._clock_s()
+        count = tier.read_many(keys, payloads)
+        if count:
+            _took(transfer, number, count, self._clock_s() - begin_s)
+        found: list[tuple[bool, ...]] = []
+        for key, payload in zip(keys[:count], payloads, strict=False):
             tables = self._payloads.present(payload)
             if tables is None:
                 tier.failures["layout"] += 1
                 tier.remove(key)
-                continue
-            for faster in self._tiers[:number]:
+                break
+            found.append(tables)
+        for faster in self._tiers[:number]:
+            for key, payload in zip(keys[: len(found)], payloads, strict=False):
                 faster.write(key, payload)
-            return tables
-        return None
+        return found
 
     def _save(
         self, transfer: Transfer, first: int, until_s: float, buffer_NZ: torch.Tensor
@@ -204,19 +225,27 @@ class ThreadTransfers(Transfers):
             return True
         pages = [of_table[first : first + len(keys)] for of_table in transfer.pages]
         self._payloads.pack(pages, buffer_NZ[: len(keys)])
-        for i, key in enumerate(keys):
-            payload = buffer_NZ[i].numpy().data
+        step = max(tier.at_once for tier in self._tiers)
+        for begin in range(0, len(keys), step):
             if self._clock_s() >= until_s:
                 return False
-            stored = [self._written(transfer, n, key, payload) for n in range(len(self._tiers))]
-            transfer.done.append((any(stored),))
+            some = keys[begin : begin + step]
+            payloads = [buffer_NZ[begin + i].numpy().data for i in range(len(some))]
+            of_tiers = [self._write(transfer, n, some, payloads) for n in range(len(self._tiers))]
+            transfer.done += [(any(stored),) for stored in zip(*of_tiers, strict=True)]
         return True
 
-    def _written(self, transfer: Transfer, number: int, key: Key, payload: memoryview) -> bool:
-        begin_s = self._clock_s()
-        stored = self._tiers[number].write(key, payload)
-        if stored:
-            _took(transfer, number, 1, self._clock_s() - begin_s)
+    def _write(
+        self, transfer: Transfer, number: int, keys: Sequence[Key], payloads: list[memoryview]
+    ) -> list[bool]:
+        """Which of these a tier has now."""
+        tier, begin_s = self._tiers[number], self._clock_s()
+        stored: list[bool] = []
+        for begin in range(0, len(keys), tier.at_once):
+            end = begin + tier.at_once
+            stored += tier.write_many(keys[begin:end], payloads[begin:end])
+        if count := sum(stored):
+            _took(transfer, number, count, self._clock_s() - begin_s)
         return stored
 
 

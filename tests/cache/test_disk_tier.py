@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from interlock.core.testing.tier_contract import (
     got,
     held,
     key_of,
+    payload_of,
     put,
 )
 from interlock.plugins.cache.tiers import DiskTierConfig
@@ -276,10 +278,69 @@ def test_process_killed_while_it_writes_leaves_whole_entries_only(tmp_path):
             assert len(files_in(tmp_path)) == sum(there)
 
 
+def test_file_of_the_entry_that_goes_is_written_over(store, tmp_path):
+    assert all(put(store, number) for number in range(FITS))
+    inode = file_of(tmp_path, 0).stat().st_ino
+    (tmp_path / "kept").hardlink_to(file_of(tmp_path, 1))
+    before = (tmp_path / "kept").read_bytes()
+    file_of(tmp_path, 100).parent.mkdir(exist_ok=True)
+    assert put(store, 100)
+    assert put(store, 101)
+    assert file_of(tmp_path, 100).stat().st_ino == inode
+    assert (tmp_path / "kept").read_bytes() == before, "somebody else's name for the file"
+    assert held(store, [0, 1]) == [False, False]
+    assert all(got(store, number) for number in [*range(2, FITS), 100, 101])
+    assert len(files_in(tmp_path)) == FITS + 1
+    assert dict(store.failures) == {}
+
+
+def test_entry_that_is_written_over_while_it_is_read_is_gone_and_not_damaged(
+    store, tmp_path, monkeypatch
+):
+    assert all(put(store, number) for number in range(FITS))
+    file_of(tmp_path, 100).parent.mkdir(exist_ok=True)
+    read, late = os.readv, iter([True])
+
+    def readv(file, parts):
+        if next(late, False):  # all others are used, and one more is written
+            assert all(got(store, number) for number in range(1, FITS))
+            assert put(store, 100)
+        return read(file, parts)
+
+    monkeypatch.setattr(os, "readv", readv)
+    assert not got(store, 0)
+    assert dict(store.failures) == {"gone": 1}
+    assert got(store, 100)
+    assert store.used_bytes() == FITS * PAYLOAD_BYTES
+    assert len(files_in(tmp_path)) == FITS
+
+
+def test_several_reads_and_writes_that_hang_take_no_longer_than_one(tmp_path, monkeypatch):
+    go, opened = threading.Event(), os.open
+    with contextlib.closing(open_store(tmp_path, timeout_s=0.3, threads=2)) as store:
+        until(lambda: put(store, 0))
+        keys, buffers = [key_of(n) for n in range(8)], [bytearray(payload_of(n)) for n in range(8)]
+        views = list(map(memoryview, buffers))
+        with monkeypatch.context() as slow:
+            slow.setattr(os, "open", lambda *args: (go.wait(20), opened(*args))[1])
+            begun_s = time.monotonic()
+            assert store.write_many(keys, views) == [True] + [False] * 7
+            assert store.read_many(keys, views) == 0
+            assert time.monotonic() - begun_s < MOST_S
+            assert store.failures["timeout"] >= 7
+            go.set()
+            until(lambda: len(files_in(tmp_path)) == 1 and store.used_bytes() == PAYLOAD_BYTES)
+        assert buffers == [payload_of(n) for n in range(8)]
+        until(lambda: store.write_many(keys, views) == [True] * 8)
+        until(lambda: store.read_many(keys, views) == 8)
+
+
 def test_entry_unused_for_longest_goes_first_also_after_a_restart(tmp_path):
     with contextlib.closing(open_store(tmp_path)) as store:
         for number in range(FITS):
             assert put(store, number)
+            if number < 6:
+                time.sleep(0.01)  # times of files are those of the system's ticks
         assert got(store, 0)
     with contextlib.closing(open_store(tmp_path)) as store:
         assert got(store, 1)
@@ -298,10 +359,7 @@ def test_lower_limit_is_kept_from_the_start(tmp_path):
 
 def test_folder_deleted_while_it_is_used_loses_what_was_in_it(store, tmp_path):
     assert put(store, 1)
-    for file in files_in(tmp_path):
-        file.unlink()
-        file.parent.rmdir()
-    (tmp_path / SPACE).rmdir()
+    shutil.rmtree(tmp_path / SPACE)
     assert not got(store, 1)
     assert store.failures == {"gone": 1}
     assert put(store, 1)
@@ -339,6 +397,7 @@ def test_entry_that_cannot_be_deleted_still_counts_and_is_not_read(store, monkey
     assert all(put(store, number) for number in range(FITS))
     with monkeypatch.context() as broken:
         broken.setattr(os, "unlink", failing(errno.EPERM))
+        broken.setattr(os, "rename", failing(errno.EPERM))
         assert not put(store, 100)
         store.remove(key_of(5))
     assert store.failures == {"permission": 2}

@@ -19,9 +19,11 @@ from tests.engine.tiers import (
 )
 
 
-@pytest.mark.parametrize("harm", ["delete", "truncate", "dead"])
-def test_what_is_lost_between_lookup_and_read_is_computed(models, alone, harm):
-    store = MemoryTier()
+@pytest.mark.parametrize(
+    ("harm", "at_once"), [("delete", 1), ("delete", 3), ("truncate", 4), ("dead", 1), ("dead", 3)]
+)
+def test_what_is_lost_between_lookup_and_read_is_computed(models, alone, harm, at_once):
+    store = MemoryTier(at_once=at_once)
     engine, _ = tiered(models["gqa"], store=store)
     one_by_one(engine, PROMPTS)
     drain(engine)
@@ -42,6 +44,8 @@ def test_what_is_lost_between_lookup_and_read_is_computed(models, alone, harm):
     again = one_by_one(engine, PROMPTS)
     assert outputs(again) == alone("gqa", PROMPTS)
     assert engine.core.cache.tiers.counters.missed > 0
+    assert {what for what, count in store.groups if count == at_once} == {"read", "write"}
+    assert max(count for _, count in store.groups) == at_once
     assert_nothing_held(engine)
     engine.close()
 

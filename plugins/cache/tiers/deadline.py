@@ -45,7 +45,7 @@ class Pause:
         self._until_s = None
 
 
-class _Call(Generic[T]):
+class Call(Generic[T]):
     """One job on its way through a worker; `_lock` decides whether it ended in time."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Workers:
     def __init__(self, threads: int, timeout_s: float, name: str) -> None:
         self.timeout_s = timeout_s
         self._closed = False
-        self._jobs: SimpleQueue[_Call[Any] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Call[Any] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
             for i in range(threads)
@@ -100,24 +100,28 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def call(
+    def begin(
         self,
         fetch: Callable[[], T],
         deliver: Callable[[T], None] = lambda _: None,
         undo: Callable[[], None] = lambda: None,
-    ) -> T:
-        """What `fetch` returns, after `deliver` took it; its error; TooSlowError after `timeout_s`.
+    ) -> Call[T]:
+        """A call that runs in a worker: `fetch`, then `deliver` with what it returns.
 
-        All run in a worker. After TooSlowError `deliver` never runs, so only `deliver` may touch
-        what is the caller's, and it waits for nothing. `undo` runs unless `deliver` did, before
-        the caller hears of an error, and raises nothing.
+        After TooSlowError `deliver` never runs, so only `deliver` may touch what is the caller's,
+        and it waits for nothing. `undo` runs unless `deliver` did, before the caller hears of an
+        error, and raises nothing. Raises TooSlowError once closed.
         """
         if self._closed:
             undo()
             raise TooSlowError
-        call = _Call(fetch, deliver, undo)
+        call = Call(fetch, deliver, undo)
         self._jobs.put(call)
-        return call.wait(self.timeout_s)
+        return call
+
+    def call(self, fetch: Callable[[], T]) -> T:
+        """What `fetch` returns; its error; TooSlowError after `timeout_s`."""
+        return self.begin(fetch).wait(self.timeout_s)
 
     def close(self) -> None:
         """Let the threads end; waits no longer than one call may take."""

@@ -5,17 +5,25 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from interlock.core.component import BuildContext
 from interlock.core.tier import Key
 from interlock.plugins.cache.tiers import DiskTierConfig
-from interlock.plugins.cache.tiers.counted import CountedTier, copy_bytes
-from interlock.plugins.cache.tiers.deadline import Pause, TooSlowError, Workers
-from interlock.plugins.cache.tiers.disk_files import SUFFIX, TierFolder
+from interlock.plugins.cache.tiers.counted import copy_bytes
+from interlock.plugins.cache.tiers.deadline import Pause, Workers
+from interlock.plugins.cache.tiers.disk_files import (
+    SUFFIX,
+    TierFolder,
+    filled,
+    is_at,
+    take_over,
+    write_file,
+)
 from interlock.plugins.cache.tiers.envelope import HEADER, Envelope, space_of
 from interlock.plugins.cache.tiers.lru_bytes import LRUBytes
+from interlock.plugins.cache.tiers.parallel import Begun, ParallelTier
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REASONS = {
@@ -32,23 +40,25 @@ class _DamagedError(Exception):
     """A file that does not hold what was written."""
 
 
-class DiskTier(CountedTier):
+class DiskTier(ParallelTier):
     """One file an entry: written beside its place, then renamed into it.
 
-    A crash leaves no entry, a whole one, or (without `sync`, when the machine loses power) a
-    damaged one, which its checksum tells. What other models and versions left in the folder counts
-    as used, goes when it is unused for longest, and is never read.
+    Where the store is full the file of the entry that goes is renamed and written over, which is
+    several times as fast as deleting it and making another. A crash leaves no entry, a whole one,
+    or (without `sync`, when the machine loses power) a damaged one, which its checksum tells. What
+    other models and versions left in the folder counts as used, goes when it is unused for longest,
+    and is never read.
     """
 
     answers_at_once = True
 
     def __init__(self, folder: TierFolder, config: DiskTierConfig, timeout_s: float) -> None:
         """`folder` is closed with the store; no call takes longer than `timeout_s`."""
-        super().__init__()
+        super().__init__(
+            Workers(config.threads, timeout_s, "disk-tier"), Pause(config.retry_s)
+        )  # fmt: skip
         self._folder, self._sync = folder, config.sync
         self._envelope = Envelope(config.checksum)
-        self._workers = Workers(config.threads, timeout_s, "disk-tier")
-        self._pause = Pause(config.retry_s)
         self._scratch = threading.local()
         self._numbers = itertools.count()
         self._entries: LRUBytes[Key | str] = LRUBytes(config.capacity_mib << 20)
@@ -74,23 +84,24 @@ class DiskTier(CountedTier):
         """See KVTier: from memory."""
         return self._entries.has(keys)
 
-    def write(self, key: Key, data: memoryview) -> bool:
-        """See KVTier. An entry that is there is not written again."""
+    def begin_write(self, key: Key, data: memoryview) -> Begun:
+        """See ParallelTier. An entry that is there is not written again."""
         if self._entries.touch(key):
-            return True
+            return lambda _timeout_s: True
         if not self._pause.may_call():
-            return self.failed("paused")
+            return self.refused("paused")
         data = data.cast("B")
         size, path = data.nbytes, self._folder.path_of(key)
         header = self._envelope.seal(key, data)  # while the bytes surely are the caller's
         if (victims := self._entries.reserve(size)) is None:
-            return self.failed("size" if size > self.capacity_bytes else "busy")
+            return self.refused("size" if size > self.capacity_bytes else "busy")
         place = f"{path.removesuffix(SUFFIX)}.{next(self._numbers)}.tmp"
 
         def fetch() -> None:
             nonlocal place
+            over = bool(victims) and self._take_over(victims, place, size)
             self._delete(victims)
-            self._fill(place, header, data)
+            self._fill(place, header, data, over=over)
             os.rename(place, path)
             place = path
 
@@ -105,14 +116,14 @@ class DiskTier(CountedTier):
             with contextlib.suppress(OSError):
                 os.unlink(place)
 
-        return self._attempt(fetch, deliver, undo)
+        return self.begin(fetch, deliver, undo)
 
-    def read(self, key: Key, into: memoryview) -> bool:
-        """See KVTier."""
+    def begin_read(self, key: Key, into: memoryview) -> Begun:
+        """See ParallelTier."""
         if not self._entries.touch(key):
-            return False
+            return lambda _timeout_s: False
         if not self._pause.may_call():
-            return self.failed("paused")
+            return self.refused("paused")
         size, path = into.nbytes, self._folder.path_of(key)
 
         def fetch() -> memoryview:
@@ -129,14 +140,14 @@ class DiskTier(CountedTier):
                 raise _DamagedError
             return payload
 
-        return self._attempt(fetch, lambda payload: copy_bytes(into, payload))
+        return self.begin(fetch, lambda payload: copy_bytes(into, payload))
 
     def remove(self, key: Key) -> None:
         """See KVTier. The key is forgotten even if its file cannot be deleted."""
         path = self._folder.path_of(key)
         size = self._entries.rename(key, path)  # from here on bytes that nobody reads
         if size is not None and self._pause.may_call():
-            self._attempt(lambda: self._delete([(path, size)]))
+            self.wait(self.begin(lambda: self._delete([(path, size)])))
 
     def keys(self) -> Iterable[Key]:
         """See KVTier."""
@@ -144,37 +155,38 @@ class DiskTier(CountedTier):
 
     def close(self) -> None:
         """See KVTier."""
-        self._workers.close()
+        super().close()
         self._folder.close()
 
-    def _attempt(
-        self,
-        fetch: Callable[[], T],
-        deliver: Callable[[T], None] = lambda _: None,
-        undo: Callable[[], None] = lambda: None,
-    ) -> bool:
-        """Run these in a worker (see there) and count why it failed."""
-        try:
-            self._workers.call(fetch, deliver, undo)
-        except TooSlowError:
-            self._pause.begin()
-            return self.failed("timeout")
-        except _DamagedError:
-            self._pause.end()
-            return self.failed("damaged")
-        except OSError as error:
-            self._pause.end()
-            return self.failed(REASONS.get(error.errno or 0, "io"))
-        self._pause.end()
+    def reason_of(self, error: Exception) -> tuple[str, bool] | None:
+        """See ParallelTier."""
+        if isinstance(error, _DamagedError):
+            return "damaged", False
+        if isinstance(error, OSError):
+            return REASONS.get(error.errno or 0, "io"), False
+        return None
+
+    def _take_over(self, victims: list[tuple[Key | str, int]], place: str, size: int) -> bool:
+        """Give the file of the last victim, if it is of this size, its new name."""
+        victim, victim_size = victims[-1]
+        path = victim if isinstance(victim, str) else self._folder.path_of(victim)
+        if victim_size != size or not take_over(path, place, HEADER.size + size):
+            return False
+        self._entries.forget(path)
+        victims.pop()
         return True
 
-    def _fill(self, temporary: str, header: bytes, data: memoryview) -> None:
-        """Write a new file; once each, make its folder, and make room if others filled the disk."""
+    def _fill(self, temporary: str, header: bytes, data: memoryview, *, over: bool) -> None:
+        """Write a file, over an old one of its size or a new one.
+
+        Once each, make its folder, and make room if others filled the disk.
+        """
         repairs = {errno.ENOENT: self._make_folder, **dict.fromkeys(FULL, self._make_room)}
         while True:
             try:
-                return _write_file(temporary, header, data, sync=self._sync)
+                return write_file(temporary, header, data, over=over, sync=self._sync)
             except OSError as error:
+                over = False
                 repair = repairs.pop(error.errno or 0, None)
                 if repair is None or not repair(temporary, data.nbytes):
                     raise
@@ -185,22 +197,28 @@ class DiskTier(CountedTier):
 
     def _make_room(self, _path: str, size: int) -> bool:
         room = self._entries.release(size)
+        some = bool(room)
         self._delete(room)
-        return bool(room)
+        return some
 
     def _payload(self, path: str, key: Key, size: int) -> memoryview | None:
         """The entry's bytes, in this thread's buffer; None if they are not what was written."""
         whole = self._buffer(HEADER.size + size)
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            complete = os.fstat(file).st_size == len(whole) and _filled(file, whole)
+            about = os.fstat(file)
+            complete = about.st_size == len(whole) and filled(file, whole)
             if complete:
                 with contextlib.suppress(OSError):
                     os.utime(file)  # the order of use outlives the process
         finally:
             os.close(file)
         header, payload = whole[: HEADER.size], whole[HEADER.size :]
-        return payload if complete and self._envelope.opens(header, key, payload) else None
+        if complete and self._envelope.opens(header, key, payload):
+            return payload
+        if not is_at(about, path):  # it went while it was read, and is written over
+            raise FileNotFoundError(errno.ENOENT, "evicted", path)
+        return None
 
     def _buffer(self, size: int) -> memoryview:
         buffer: memoryview | None = getattr(self._scratch, "buffer", None)
@@ -213,8 +231,10 @@ class DiskTier(CountedTier):
         if (size := self._entries.rename(key, path)) is not None:
             self._delete([(path, size)])
 
-    def _delete(self, entries: Iterable[tuple[Key | str, int]]) -> None:
-        for entry, size in entries:
+    def _delete(self, entries: list[tuple[Key | str, int]]) -> None:
+        """Delete files; the list keeps those that were not tried because one could not be."""
+        while entries:
+            entry, size = entries.pop()
             path = entry if isinstance(entry, str) else self._folder.path_of(entry)
             try:
                 with contextlib.suppress(FileNotFoundError):
@@ -223,29 +243,6 @@ class DiskTier(CountedTier):
                 self._entries.adopt([(path, size)])
                 raise
             self._entries.forget(path)
-
-
-def _write_file(path: str, header: bytes, data: memoryview, *, sync: bool) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        written = os.writev(file, [header, data])
-        while written < len(header) + data.nbytes:  # more than the system writes at once
-            written += os.write(file, data[written - len(header) :])
-        if sync:
-            os.fdatasync(file)
-    finally:
-        os.close(file)
-
-
-def _filled(file: int, buffer: memoryview) -> bool:
-    """Read until the buffer is full; False if the file ends before."""
-    have = 0
-    while have < len(buffer):
-        got = os.readv(file, [buffer[have:]])
-        if got == 0:
-            return False
-        have += got
-    return True
 
 
 def build(config: DiskTierConfig, context: BuildContext) -> DiskTier:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,51 @@ class TierFolder:
         key = bytes.fromhex(shard.name + name[1]) if ours else None
         size = max(0, about.st_size - HEADER.size)
         return FoundEntry(file.path, key, size, about.st_mtime_ns)
+
+
+def write_file(path: str, header: bytes, data: memoryview, *, over: bool, sync: bool) -> None:
+    """Write a file of these bytes; `over` one that has as many (see `take_over`), or anew."""
+    anew = 0 if over else os.O_TRUNC
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | anew, 0o600)
+    try:
+        written = os.writev(file, [header, data])
+        while written < len(header) + data.nbytes:  # more than the system writes at once
+            written += os.write(file, data[written - len(header) :])
+        if sync:
+            os.fdatasync(file)
+    finally:
+        os.close(file)
+
+
+def take_over(path: str, to: str, size: int) -> bool:
+    """Rename a file of `size` bytes that may be written over; False if it is none."""
+    try:
+        about = os.lstat(path)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or about.st_size != size:
+            return False
+        os.rename(path, to)
+    except OSError:
+        return False
+    return True
+
+
+def is_at(about: os.stat_result, path: str) -> bool:
+    """Whether a path leads to this file."""
+    try:
+        return os.path.samestat(about, os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def filled(file: int, buffer: memoryview) -> bool:
+    """Read until the buffer is full; False if the file ends before."""
+    have = 0
+    while have < len(buffer):
+        got = os.readv(file, [buffer[have:]])
+        if got == 0:
+            return False
+        have += got
+    return True
 
 
 def _folders(parent: Path, name: "re.Pattern[str]") -> Iterator[Path]:

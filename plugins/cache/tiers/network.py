@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from interlock.core.tier import Key
-from interlock.plugins.cache.tiers.counted import CountedTier, copy_bytes
-from interlock.plugins.cache.tiers.deadline import Pause, TooSlowError, Workers
+from interlock.plugins.cache.tiers.counted import copy_bytes
+from interlock.plugins.cache.tiers.deadline import Pause, Workers
 from interlock.plugins.cache.tiers.envelope import FORMAT, HEADER, Envelope
+from interlock.plugins.cache.tiers.parallel import Begun, ParallelTier
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ class ServerError(Exception):
         self.reason, self.lost = reason, lost
 
 
-class NetworkTier(CountedTier):
+class NetworkTier(ParallelTier):
     """A store whose entries are on a server, which several engines may share.
 
     Subclasses speak to the server, in a worker thread: they raise ServerError, and nothing else,
@@ -34,9 +35,9 @@ class NetworkTier(CountedTier):
 
     def __init__(self, space: str, envelope: Envelope, workers: Workers, pause: Pause) -> None:
         """`workers` end with the store."""
-        super().__init__()
+        super().__init__(workers, pause)
         self._prefix = f"interlock-kv{FORMAT}:{space}:"
-        self._envelope, self._workers, self._pause = envelope, workers, pause
+        self._envelope = envelope
         self._knowing = threading.Lock()
         self._known: dict[Key, int] = {}
         self._known_bytes = 0
@@ -71,27 +72,25 @@ class NetworkTier(CountedTier):
 
     def holds(self, keys: Sequence[Key]) -> list[bool]:
         """See KVTier: asks the server."""
-        found = self._attempt(lambda: self.ask([self._name(key) for key in keys]))
-        if found is None:
+        found: list[bool] = []
+        asked = self._ask(lambda: self.ask([self._name(key) for key in keys]), found.extend)
+        if not self.wait(asked):
             return [False] * len(keys)
         for key, there in zip(keys, found, strict=True):
             if not there:
                 self._know(key, None)
         return found
 
-    def write(self, key: Key, data: memoryview) -> bool:
-        """See KVTier."""
+    def begin_write(self, key: Key, data: memoryview) -> Begun:
+        """See ParallelTier."""
         data = data.cast("B")
         header, name = self._envelope.seal(key, data), self._name(key)
+        return self._ask(
+            lambda: self.put(name, header, data), lambda _: self._know(key, data.nbytes)
+        )
 
-        def fetch() -> bool:
-            self.put(name, header, data)
-            return True
-
-        return self._attempt(fetch, lambda _: self._know(key, data.nbytes)) is not None
-
-    def read(self, key: Key, into: memoryview) -> bool:
-        """See KVTier."""
+    def begin_read(self, key: Key, into: memoryview) -> Begun:
+        """See ParallelTier."""
         name, size = self._name(key), into.nbytes
 
         def fetch() -> memoryview | None:
@@ -106,18 +105,27 @@ class NetworkTier(CountedTier):
                 raise ServerError("damaged", lost=False)
             return payload
 
+        there = False
+
         def deliver(payload: memoryview | None) -> None:
+            nonlocal there
             if payload is not None:
                 copy_bytes(into, payload)
+                there = True
 
-        if self._attempt(fetch, deliver) is None:
+        asked = self._ask(fetch, deliver)
+
+        def found(timeout_s: float) -> bool:
+            if asked(timeout_s) and there:
+                return True
             self._know(key, None)
             return False
-        return True
+
+        return found
 
     def remove(self, key: Key) -> None:
         """See KVTier."""
-        self._attempt(lambda: self.delete(self._name(key)))
+        self.wait(self._ask(lambda: self.delete(self._name(key))))
         self._know(key, None)
 
     def keys(self) -> Iterable[Key]:
@@ -125,9 +133,9 @@ class NetworkTier(CountedTier):
         with self._knowing:
             return list(self._known)
 
-    def close(self) -> None:
-        """See KVTier."""
-        self._workers.close()
+    def reason_of(self, error: Exception) -> tuple[str, bool] | None:
+        """See ParallelTier."""
+        return (error.reason, error.lost) if isinstance(error, ServerError) else None
 
     def _name(self, key: Key) -> str:
         return self._prefix + key.hex()
@@ -138,22 +146,8 @@ class NetworkTier(CountedTier):
             if size is not None:
                 self._known[key] = size
 
-    def _attempt(
-        self, fetch: Callable[[], T], deliver: Callable[[T], None] = lambda _: None
-    ) -> T | None:
-        """What `fetch` returns within the time; None, and a reason counted, if it failed."""
+    def _ask(self, fetch: Callable[[], T], deliver: Callable[[T], None] = lambda _: None) -> Begun:
+        """Begin a call, unless the server is left alone now."""
         if not self._pause.may_call():
-            self.failed("paused")
-            return None
-        try:
-            result = self._workers.call(fetch, deliver)
-        except TooSlowError:
-            self._pause.begin()
-            self.failed("timeout")
-            return None
-        except ServerError as error:
-            (self._pause.begin if error.lost else self._pause.end)()
-            self.failed(error.reason)
-            return None
-        self._pause.end()
-        return result
+            return self.refused("paused")
+        return self.begin(fetch, deliver)
