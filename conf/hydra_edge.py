@@ -94,7 +94,6 @@ def compose(
     out of range.
     """
     registry = registry or load_registry()
-    publish(registry)
     plan = plan_overrides(overrides, registry, config_folders)
     problems = list(plan.problems)
     values = _compose_values(plan, config_folders, registry, problems, seen)
@@ -244,6 +243,7 @@ def _has(
 
 def _selected(selections: Sequence[str], registry: Registry) -> dict[str, Any]:
     """What these choices come to, before any option is set."""
+    publish(registry)
     with _hydra():
         composed = hydra.compose("config", overrides=list(selections), return_hydra_config=True)
     selected = composed.hydra.runtime.choices

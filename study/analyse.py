@@ -1,7 +1,7 @@
 """What a study shows: a pure function from its observations to its findings."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,16 +21,19 @@ def analyse(
     cells: Sequence[Cell],
     observations: Sequence[Observation],
     refusals: Sequence[Refusal] = (),
+    lossy: Collection[str] = (),
 ) -> Findings:
     """The findings of a study, finished or not; the same input gives the same findings.
 
-    `cells` are those that were to run. See docs/studies.md for what is decided how.
+    `cells` are those that were to run, `lossy` the ids of those whose output may differ from the
+    baseline's. See docs/studies.md for what is decided how.
     """
     activity = Activity(observations)
-    compared_with = references(study, cells, observations)
+    deciding = _deciding(study, observations)
+    compared_with = references(study, cells, deciding)
     comparing = Comparing(study, cells, compared_with, activity)
     ids = [cell.id for cell in cells]
-    layouts = [lay_out(metric, ids, observations) for metric in study.metrics]
+    layouts = [lay_out(metric, ids, deciding) for metric in study.metrics]
     found = [
         comparing.of(layout, np.random.default_rng((study.seed, place)))
         for place, layout in enumerate(layouts)
@@ -46,8 +49,19 @@ def analyse(
         interactions=judged.interactions,
         noise=tuple(_noise(one) for one in found),
         drift=drifts,
-        notes=notes(study, cells, observations, refusals, compared_with, found, drifts),
+        notes=notes(study, cells, observations, refusals, compared_with, found, drifts, lossy),
     )
+
+
+def _deciding(study: Study, observations: Sequence[Observation]) -> Sequence[Observation]:
+    """The runs that differences are taken of.
+
+    A search tries one cell after the other, and its best are the best of its own noise as well.
+    So only what it ran again after it decides, in shuffled blocks of their own.
+    """
+    if study.design != "search":
+        return observations
+    return [one for one in observations if one.repeat >= study.repeats]
 
 
 def _noise(found: MetricComparisons) -> NoiseFloor:

@@ -2,6 +2,8 @@
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +21,12 @@ from rich.progress import (
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
 from interlock.driver.report import ReportConsole
+from interlock.study.composer import Composer
 from interlock.study.cores import core_sets
 from interlock.study.folder import StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
-from interlock.study.read_study import EXAMPLE, read_study
+from interlock.study.read_study import EXAMPLE, changed_study, read_study
 from interlock.study.report.commands import report, report_main
 from interlock.study.report.comparison import compare_main
 from interlock.study.run_study import run_study
@@ -33,6 +36,14 @@ from interlock.study.spec import Observation, Study
 from interlock.study.study_manifest import begin
 from interlock.study.worker import Worker
 
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+    TextColumn("left"),
+    TimeRemainingColumn(),
+)
 DESCRIPTION = f"""\
 Vary components, keep everything else fixed, and learn what each contributes.
 
@@ -62,8 +73,9 @@ def main(arguments: list[str], registry: Registry) -> int:
         return compare_main(arguments[1:])
     parsed = _parser().parse_args(arguments)
     console = ReportConsole()
-    study, folder, text = _asked(parsed, registry)
-    plan = plan_study(study, registry)
+    with _composing(console, registry) as composer:
+        study, folder, text = _asked(parsed, composer)
+        plan = plan_study(study, registry, composer=composer)
     cores = core_sets(parsed.jobs, max(one.threads or 1 for one in plan.judged))
     print_plan(console, plan, cores, full=parsed.dry_run)
     if parsed.dry_run:
@@ -98,7 +110,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, StudyFolder, str]:
+@contextmanager
+def _composing(console: Console, registry: Registry) -> Iterator[Composer]:
+    """What reads and plans a study, with a bar while it does: many cells take a while."""
+    with Progress(*COLUMNS, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def told(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=done, total=total)
+
+        yield Composer(registry, told)
+
+
+def _asked(parsed: argparse.Namespace, composer: Composer) -> tuple[Study, StudyFolder, str]:
     """The study, its folder and its file's text; a resumed one may leave out the file."""
     overrides: list[str] = list(parsed.overrides)
     file: str | None = parsed.file
@@ -109,14 +133,12 @@ def _asked(parsed: argparse.Namespace, registry: Registry) -> tuple[Study, Study
         raise ConfigError("--resume goes on in its folder; leave out --out")
     text = ""
     if file is not None:
-        study = read_study(Path(file), registry, tuple(overrides))
+        study = read_study(Path(file), composer.registry, tuple(overrides), composer)
         text = Path(file).read_text(encoding="utf-8")
     elif parsed.resume is None:
         raise ConfigError("which study? interlock study FILE; --help has an example of one")
-    elif overrides:
-        raise ConfigError(f"{' '.join(overrides)}: a resumed study stays as it is")
     else:
-        study = StudyFolder(parsed.resume).study()
+        study = changed_study(StudyFolder(parsed.resume).study(), tuple(overrides))
     now = f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     folder = parsed.resume or parsed.out or Path("studies") / study.name / now
     return study, StudyFolder(folder), text
@@ -131,15 +153,7 @@ def _run(
     retry_failed: bool,
     text: str,
 ) -> list[Observation]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*COLUMNS, console=console, transient=True) as progress:
         task = progress.add_task("runs", total=None)
 
         def told(done: int, total: int, _place: Place) -> None:

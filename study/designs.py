@@ -140,7 +140,7 @@ DESIGNS: dict[str, Design] = {
     "search": Design(
         "compositions that Optuna proposes, towards the metrics",
         _nothing,
-        ("trials", "timeout_s", "sampler"),
+        ("trials", "timeout_s", "sampler", "confirm"),
     ),
 }
 
@@ -185,6 +185,9 @@ def _search_problems(study: Study) -> list[str]:
         value = study.design_options.get(key)
         if value is not None and not (str(value).isdecimal() and int(str(value)) > 0):
             problems.append(f"design_options.{key}={value!r} is not a whole number from 1 on")
+    confirm = study.design_options.get("confirm", 1)
+    if not str(confirm).isdecimal():
+        problems.append(f"design_options.confirm={confirm!r} is not a whole number from 0 on")
     sampler = study.design_options.get("sampler", "tpe")
     problems += [] if study.metrics else ["design search needs metrics, towards which it goes"]
     if sampler not in ("tpe", "random"):

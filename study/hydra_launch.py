@@ -18,6 +18,7 @@ from interlock.conf.hydra_edge import HYDRA_ARGUMENTS
 from interlock.conf.hydra_launchers import require_launcher
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
+from interlock.study.composer import Composer
 from interlock.study.core_locks import cores_held
 from interlock.study.folder import StudyFolder
 from interlock.study.order import run_order
@@ -77,7 +78,8 @@ def do_place(told: LaunchedRun) -> None:
     study = folder.study()
     place = run_order(folder.cells(), study.repeats, study.seed)[told.place]
     manifest = folder.manifest()
-    judged = [judge(cell, load_registry()) for cell in (folder.cells()[0], place.cell)]
+    composer = Composer(load_registry())
+    judged = [judge(cell, composer) for cell in (folder.cells()[0], place.cell)]
     judged = [one.as_recorded(manifest) for one in judged]
     runs = Runs(StudyPlan(study, tuple(judged)), folder, manifest["started_s"])
     with cores_held(told.threads) as cores, Worker(cores) as worker:

@@ -1,7 +1,7 @@
 """Sentences that a reader of a study must see beside its numbers."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from interlock.study.comparisons import MetricComparisons, name
 from interlock.study.effects import Model
@@ -19,10 +19,12 @@ def notes(
     references: Mapping[str, str],
     found: Sequence[MetricComparisons],
     drifts: Sequence[Drift],
+    lossy: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """All of them, the most serious first."""
+    """All of them, the most serious first. `lossy`: the ids of cells that the study calls so."""
     return tuple([
-        *_tokens(study, cells, observations),
+        *_tokens(study, cells, observations, lossy),
+        *_searched(study, observations),
         *_failures(observations),
         *_refused(refusals),
         *_workloads(references, observations),
@@ -34,16 +36,18 @@ def notes(
 
 
 def _tokens(
-    study: Study, cells: Sequence[Cell], observations: Sequence[Observation]
+    study: Study,
+    cells: Sequence[Cell],
+    observations: Sequence[Observation],
+    declared: Collection[str],
 ) -> Iterable[str]:
     """Lossless arms must give the baseline's tokens; one that does not compares different work."""
-    lossy = {
+    lossy = set(declared) | {
         cell.id
         for cell in cells
         for factor in study.factors
         if factor.name in cell.levels and factor.level(cell.levels[factor.name]).lossy
     }
-    lossy |= {one.cell for one in observations if one.quality}
     for cell in cells:
         shares = [o.equal_tokens for o in observed(observations) if o.cell == cell.id]
         least = min((share for share in shares if share is not None), default=1.0)
@@ -52,6 +56,16 @@ def _tokens(
                 f"{cell.id} is lossless, yet only {least:.2%} of its tokens equal the baseline's: "
                 "rounding, or a defect; read its figures with care."
             )
+
+
+def _searched(study: Study, observations: Sequence[Observation]) -> Iterable[str]:
+    if study.design == "search":
+        again = sorted({one.cell for one in observations if one.repeat >= study.repeats})
+        what = f"{', '.join(again)}, run again" if again else "no cell, as none was run again"
+        yield (
+            "A search tries cells one after the other, so that drift and chance are part of why "
+            f"one leads it. Compared is {what} in shuffled blocks after the search."
+        )
 
 
 def _failures(observations: Sequence[Observation]) -> Iterable[str]:

@@ -1,16 +1,16 @@
 """What a study would run: cells that the resolver accepts and those it refuses, found before."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from interlock.conf.hydra_edge import Seen, compose
 from interlock.core.capabilities import DrivesVirtualTime, Lossy
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import Registry
 from interlock.core.resolver import describe_models, resolve
 from interlock.core.settings import EngineConfig
 from interlock.study.cells import cell_id, choices_of
+from interlock.study.composer import Composer
 from interlock.study.designs import cells_of, checked_cells
 from interlock.study.spec import Cell, Refusal, Study
 
@@ -53,14 +53,21 @@ class StudyPlan:
         return tuple(Refusal(one.cell, one.problems) for one in self.judged if one.problems)
 
 
-def plan_study(study: Study, registry: Registry, cells: Iterable[Cell] | None = None) -> StudyPlan:
+def plan_study(
+    study: Study,
+    registry: Registry,
+    cells: Iterable[Cell] | None = None,
+    composer: Composer | None = None,
+) -> StudyPlan:
     """Judge `cells` (None: those of the design). Reads model descriptions, and no weights.
+
+    `composer`: of the same registry, with what was composed of the study so far.
 
     Raises ConfigError where the baseline, against which everything is compared, is refused.
     """
     listed = tuple(cells) if cells is not None else cells_of(study)
-    seen: Seen = {}
-    judged = tuple(judge(cell, registry, seen) for cell in listed)
+    composer = composer or Composer(registry)
+    judged = tuple(judge(cell, composer) for cell in _counted("judging cells", listed, composer))
     first = judged[0]
     if first.problems:
         raise ConfigError(
@@ -72,7 +79,7 @@ def plan_study(study: Study, registry: Registry, cells: Iterable[Cell] | None = 
 
 def judged_beside(plan: StudyPlan, cell: Cell, registry: Registry) -> Judged:
     """Judge a cell that joins a plan, as lossy as it is beside the plan's baseline."""
-    return _with_loss(judge(cell, registry), plan.judged[0], _declared(plan.study))
+    return _with_loss(judge(cell, Composer(registry)), plan.judged[0], _declared(plan.study))
 
 
 def _declared(study: Study) -> set[str]:
@@ -96,10 +103,11 @@ def _numbers(config: EngineConfig) -> tuple[str, ...]:
     return config.model, config.dtype, config.weights, config.cache.dtype
 
 
-def judge(cell: Cell, registry: Registry, seen: Seen | None = None) -> Judged:
+def judge(cell: Cell, composer: Composer) -> Judged:
     """Compose and resolve one cell."""
+    registry = composer.registry
     try:
-        config = compose(cell.overrides, registry, seen=seen)
+        config = composer.config(cell.overrides)
         resolution = resolve(config, registry, describe_models(config, registry))
     except InterlockError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
@@ -116,7 +124,7 @@ def judge(cell: Cell, registry: Registry, seen: Seen | None = None) -> Judged:
     )
 
 
-def check_overrides(study: Study, registry: Registry) -> list[str]:
+def check_overrides(study: Study, composer: Composer) -> list[str]:
     """What is wrong with overrides of the base or of a level in every cell that has them.
 
     A level is judged by the cells that hold it: what only some of them lack (an option of one
@@ -124,11 +132,13 @@ def check_overrides(study: Study, registry: Registry) -> list[str]:
     a mistake of the file.
     """
     cells = checked_cells(study)
-    seen: Seen = {}
-    found = {cell.id: set(_config_problems(cell.overrides, registry, seen)) for cell in cells}
+    found = {
+        cell.id: set(composer.problems(cell.overrides))
+        for cell in _counted("composing cells", cells, composer)
+    }
     if not any(found.values()):
         return []
-    base = set(_config_problems(study.base, registry, seen))
+    base = set(composer.problems(study.base))
     everywhere = set.intersection(*found.values()) & base
     problems = [f"base: {one}" for one in sorted(everywhere)]
     for factor in study.factors:
@@ -136,10 +146,10 @@ def check_overrides(study: Study, registry: Registry) -> list[str]:
             own = _always(factor.name, level.name, cells, found) - everywhere
             if own:
                 alone = [text for text in level.overrides if not _swept(study, text)]
-                own &= set(_config_problems((*study.base, *alone), registry, seen))
+                own &= set(composer.problems((*study.base, *alone)))
             problems += [f"factors.{factor.name}.{level.name}: {one}" for one in sorted(own)]
     for one in study.also:
-        own = set(_config_problems((*study.base, *one.overrides), registry, seen)) - everywhere
+        own = set(composer.problems((*study.base, *one.overrides))) - everywhere
         problems += [f"also.{one.name}: {each}" for each in sorted(own)]
     return problems
 
@@ -155,9 +165,9 @@ def _always(
     return set.intersection(*holding) if holding else set()
 
 
-def _config_problems(overrides: Sequence[str], registry: Registry, seen: Seen) -> list[str]:
-    try:
-        compose(overrides, registry, seen=seen)
-    except ConfigError as error:
-        return error.problems
-    return []
+def _counted(what: str, cells: Sequence[Cell], composer: Composer) -> Iterator[Cell]:
+    """The cells, while `composer.told` hears how many of them are done."""
+    for done, cell in enumerate(cells):
+        composer.told(what, done, len(cells))
+        yield cell
+    composer.told(what, len(cells), len(cells))

@@ -1,19 +1,21 @@
 """A study file read into a Study, with everything that is wrong with it said at once."""
 
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from interlock.core.closest import unknown_name
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
+from interlock.study import read_values
+from interlock.study.composer import Composer
 from interlock.study.designs import DESIGNS, design_problems
-from interlock.study.metrics import DEFAULTS, REPLAY_DEFAULTS, metric_of
+from interlock.study.difference import FREE
 from interlock.study.plan import check_overrides
 from interlock.study.read_factors import read_also, read_factors
-from interlock.study.spec import Factor, Level, Metric, Study
+from interlock.study.read_metrics import read_metrics
+from interlock.study.spec import Factor, Level, Study
 from interlock.study.study_yaml import read_yaml
 
 KEYS = (
@@ -22,7 +24,6 @@ KEYS = (
 )  # fmt: skip
 LONGEST_S = 1e6
 """Eleven days: no system waits for longer in one go."""
-NAME = re.compile(r"\w[\w .+-]{0,99}")
 PREFIX = "study."
 """Before a key of the file, on the command line: `study.repeats=5`."""
 EXAMPLE = """\
@@ -37,10 +38,16 @@ EXAMPLE = """\
   repeats: 3"""
 
 
-def read_study(path: Path, registry: Registry, overrides: tuple[str, ...] = ()) -> Study:
+def read_study(
+    path: Path,
+    registry: Registry,
+    overrides: tuple[str, ...] = (),
+    composer: Composer | None = None,
+) -> Study:
     """The study of a YAML file.
 
     `overrides` are added to the base; those that begin with `study.` change a key of the file.
+    `composer` keeps what was composed to check them, for whoever plans the study.
     Raises ConfigError with every problem: unknown keys, designs, levels and choices (with the
     closest match), values out of range, and overrides that no composition accepts.
     """
@@ -52,10 +59,35 @@ def read_study(path: Path, registry: Registry, overrides: tuple[str, ...] = ()) 
     study = study_of(tree, path.stem, engine, problems)
     if study is None:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
-    problems += check_overrides(study, registry)
+    problems += check_overrides(study, composer or Composer(registry))
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
     return study
+
+
+def changed_study(study: Study, overrides: tuple[str, ...]) -> Study:
+    """A study that goes on with other values of keys that change no run: `study.timeout_s=600`.
+
+    Raises ConfigError for other keys, and for values out of range.
+    """
+    problems: list[str] = []
+    tree: dict[str, Any] = {}
+    for text in overrides:
+        key = text.removeprefix(PREFIX).partition("=")[0]
+        if not text.startswith(PREFIX) or key not in FREE:
+            may = ", ".join(f"{PREFIX}{key}" for key in FREE)
+            problems.append(f"{text}: a resumed study stays as it is; what may change: {may}")
+    _override(tree, overrides, problems)
+    read = {
+        "title": lambda: read_values.text(tree, "title", "", problems),
+        "confidence": lambda: _confidence(tree, problems),
+        "timeout_s": lambda: _timeout_s(tree, problems),
+        "launcher": lambda: _launcher(tree, problems),
+    }
+    changes = {key: read[key]() for key in FREE if key in tree}
+    if problems:
+        raise ConfigError(problems)
+    return replace(study, **changes)
 
 
 def study_of(
@@ -64,23 +96,22 @@ def study_of(
     """The study that these values state; None when a problem was added."""
     before = len(problems)
     problems += [unknown_name("key of a study", key, KEYS) for key in tree if key not in KEYS]
-    base = (*_texts(tree, "base", problems), *extra)
+    base = (*read_values.texts(tree, "base", problems), *extra)
     factors = read_factors(tree, problems)
     design, options = _design(tree, problems)
     study = Study(
-        name=_name(tree, name, problems),
-        title=_text(tree, "title", "", problems),
+        name=read_values.name(tree, name, problems),
+        title=read_values.text(tree, "title", "", problems),
         base=base,
         factors=factors,
         design=design,
         design_options=options,
-        metrics=_metrics(tree, base, problems),
-        repeats=_whole(tree, "repeats", 3, 1, problems),
-        warmup_runs=_whole(tree, "warmup_runs", 1, 0, problems),
-        seed=_whole(tree, "seed", 0, 0, problems),
-        confidence=_number(tree, "confidence", _is_confidence, "from 0.5 to below 1", problems)
-        or 0.95,
-        timeout_s=_number(tree, "timeout_s", _is_time, "from above 0 to 1000000 s", problems),
+        metrics=read_metrics(tree, base, problems),
+        repeats=read_values.whole(tree, "repeats", 3, 1, problems),
+        warmup_runs=read_values.whole(tree, "warmup_runs", 1, 0, problems),
+        seed=read_values.whole(tree, "seed", 0, 0, problems),
+        confidence=_confidence(tree, problems),
+        timeout_s=_timeout_s(tree, problems),
         launcher=_launcher(tree, problems),
         also=read_also(tree, problems),
     )
@@ -106,70 +137,14 @@ def _override(tree: dict[str, Any], overrides: tuple[str, ...], problems: list[s
             tree[key] = value
 
 
-def _text(tree: Mapping[str, Any], key: str, default: str, problems: list[str]) -> str:
-    value = tree.get(key, default)
-    if isinstance(value, str):
-        return value
-    problems.append(f"{key} is one text, not a {_kind(value)}")
-    return default
+def _confidence(tree: Mapping[str, Any], problems: list[str]) -> float:
+    words = "from 0.5 to below 1"
+    return read_values.number(tree, "confidence", lambda x: 0.5 <= x < 1, words, problems) or 0.95
 
 
-def _name(tree: Mapping[str, Any], default: str, problems: list[str]) -> str:
-    """The study's name, which is a folder's as well."""
-    name = _text(tree, "name", default, problems)
-    if NAME.fullmatch(name) is None:
-        problems.append(
-            f"name={name[:60]!r} is not 1 to 100 letters, digits, spaces and ._+- that begin with "
-            "a letter or digit; a folder has this name (title takes any text)"
-        )
-    return name
-
-
-def _texts(tree: Mapping[str, Any], key: str, problems: list[str]) -> tuple[str, ...]:
-    value = tree.get(key) or []
-    items = [value] if isinstance(value, str) else value
-    if isinstance(items, list) and all(isinstance(item, str) for item in items):
-        return tuple(items)
-    problems.append(f"{key} is a list of overrides, such as [cache=radix, seed=1]")
-    return ()
-
-
-def _whole(tree: Mapping[str, Any], key: str, default: int, least: int, problems: list[str]) -> int:
-    value = tree.get(key, default)
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = least - 1
-    if not least <= number <= 2**31:
-        problems.append(f"{key}={value!r} is not a whole number from {least} on")
-        return default
-    return number
-
-
-def _is_confidence(number: float) -> bool:
-    return 0.5 <= number < 1
-
-
-def _is_time(number: float) -> bool:
-    return 0 < number <= LONGEST_S
-
-
-def _number(
-    tree: Mapping[str, Any], key: str, fits: Callable[[float], bool], words: str,
-    problems: list[str],
-) -> float | None:  # fmt: skip
-    """None where the key is not there, or a problem was added."""
-    if key not in tree:
-        return None
-    value = tree[key]
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if fits(number):
-        return number
-    problems.append(f"{key}={value!r} is not {words}")
-    return None
+def _timeout_s(tree: Mapping[str, Any], problems: list[str]) -> float | None:
+    words = "from above 0 to 1000000 s"
+    return read_values.number(tree, "timeout_s", lambda x: 0 < x <= LONGEST_S, words, problems)
 
 
 def _launcher(tree: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
@@ -201,30 +176,6 @@ def _design(tree: Mapping[str, Any], problems: list[str]) -> tuple[str, dict[str
         if key not in known:
             problems.append(unknown_name(f"option of design {stated}", key, known))
     return stated, dict(options)
-
-
-def _metrics(
-    tree: Mapping[str, Any], base: tuple[str, ...], problems: list[str]
-) -> tuple[Metric, ...]:
-    default = REPLAY_DEFAULTS if "replay.blocks=ids" in base else DEFAULTS
-    stated = tree.get("metrics") or list(default)
-    found: list[Metric] = []
-    for item in stated if isinstance(stated, list) else [stated]:
-        of = {"key": item} if isinstance(item, str) else item
-        known = isinstance(of, dict) and not set(of) - {"key", "better", "scale"}
-        if not known or not isinstance(of.get("key"), str):
-            problems.append(f"metrics: {item!r} is no key of summary.json, nor {{key: ..., "
-                            "better: lower or higher, scale: ratio or difference}")  # fmt: skip
-            continue
-        better, scale = of.get("better", ""), of.get("scale", "")
-        if better not in ("", "lower", "higher") or scale not in ("", "ratio", "difference"):
-            problems.append(f"metrics: {of['key']}: better is lower or higher, and scale is ratio "
-                            f"or difference, not {better or scale!r}")  # fmt: skip
-            continue
-        found.append(metric_of(of["key"].strip(), better, scale))
-    keys = [metric.key for metric in found]
-    problems += [f"metrics: {key} stands twice" for key in set(keys) if keys.count(key) > 1]
-    return tuple(found)
 
 
 def _fixed_by_the_study(study: Study) -> list[str]:
@@ -268,7 +219,3 @@ def _with_swept_factor(study: Study) -> Study:
     levels = tuple(Level(str(value), (f"{key}={value}",)) for value in values)
     factors = (*study.factors, Factor(key.rsplit(".", 1)[-1], levels))
     return Study(**{**vars(study), "factors": factors})
-
-
-def _kind(value: Any) -> str:
-    return "list" if isinstance(value, list) else "mapping"

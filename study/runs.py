@@ -31,6 +31,7 @@ class Runs:
     def add(self, judged: Judged) -> None:
         """Take in a cell that the plan did not have (a search finds them as it goes)."""
         self._judged[judged.cell.id] = judged
+        self._any_lossy |= judged.lossy
 
     def restore(self, place: Place, retry_failed: bool) -> bool:
         """Take in what an earlier start has left; False where the run is still to be done."""

@@ -3,12 +3,15 @@
 A level's override of several values, `spec.num_drafts=1,3,5`, is a parameter that only this level
 has: it is chosen when the level is. The metrics of the study are the objectives, each in its own
 direction; of two or more, the report's Pareto front is what the search found.
+
+Trials run one after the other. So the best of them are run again after the search, with the
+baseline, in blocks as every study has: shuffled, and with seeds that the search has not seen.
 """
 
 import importlib.util
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from time import monotonic
 from typing import Any
 
@@ -16,13 +19,13 @@ from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
 from interlock.study.cells import cell_of, choices_of
 from interlock.study.folder import StudyFolder
-from interlock.study.order import Place
+from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, judged_beside
 from interlock.study.runs import Runs
 from interlock.study.spec import Cell, Observation, Refusal, Study
 from interlock.study.worker import Worker
 
-TRIALS = 20
+TRIALS, CONFIRMED = 20, 3
 
 
 def require_optuna() -> Any:
@@ -52,11 +55,17 @@ class Search:
         self._optimiser = self._optuna.create_study(sampler=sampler, directions=directions)
         self.cells: dict[str, Cell] = {cell.id: cell for cell in plan.cells}
         self.refusals: list[Refusal] = list(plan.refusals)
+        self._lossy = [one.cell.id for one in plan.judged if one.lossy]
 
     @property
     def most_trials(self) -> int:
         """How many are made, repeated ones included."""
         return int(str(self._plan.study.design_options.get("trials", TRIALS)))
+
+    @property
+    def num_confirmed(self) -> int:
+        """How many of the best are run again, beside the baseline."""
+        return int(str(self._plan.study.design_options.get("confirm", CONFIRMED)))
 
     def run(self, registry: Registry, worker: Worker, told: Any, retry_failed: bool) -> None:
         """Make all trials; those whose runs are in the folder take no time."""
@@ -77,6 +86,33 @@ class Search:
             else:
                 self._optimiser.tell(trial, values)
             told(number + 2, self.most_trials + 1, Place(0, cell, 0))
+        self._confirm(worker, retry_failed)
+
+    def _confirm(self, worker: Worker, retry_failed: bool) -> None:
+        """Run the baseline and the best again, in blocks that follow those of the search."""
+        study, baseline = self._plan.study, self._plan.cells[0]
+        cells = [self.cells[id] for id in self._best() if id != baseline.id]
+        for place in run_order([baseline, *cells[: self.num_confirmed]], study.repeats, study.seed):
+            self._run(replace(place, repeat=study.repeats + place.repeat), worker, retry_failed)
+
+    def _best(self) -> list[str]:
+        """Ids by how many others beat a cell in all metrics; of equals, by the first metric."""
+        by_cell = {id: _medians(self._plan.study, self._seen(id)) for id in self.cells}
+        signs = [1 if m.better == "lower" else -1 for m in self._plan.study.metrics]
+        costs = {
+            id: [sign * value for sign, value in zip(signs, values, strict=True)]
+            for id, values in by_cell.items()
+            if values is not None
+        }
+
+        def beaten(id: str) -> int:
+            mine = costs[id]
+            return sum(
+                other != mine and all(a <= b for a, b in zip(other, mine, strict=True))
+                for other in costs.values()
+            )
+
+        return sorted(costs, key=lambda id: (beaten(id), costs[id][0]))
 
     def _ask(self, trial: Any) -> Cell:
         study = self._plan.study
@@ -103,6 +139,7 @@ class Search:
                 return None
             self._runs.add(judged)
             self.cells[cell.id] = cell
+            self._lossy += [cell.id] * judged.lossy
         self.note()
         seen = self._block(cell, worker, retry_failed)
         return _medians(self._plan.study, seen)
@@ -112,18 +149,26 @@ class Search:
     ) -> list[Observation]:
         for repeat in range(self._plan.study.repeats):
             for replica in replicas:
-                place = Place(-1, cell, repeat, replica)
-                if self._runs.restore(place, retry_failed):
-                    continue
-                self._runs.run(place, worker)
-                self._runs.take(place)
-        return [one for one in self._runs.observed if (one.cell, one.replica) == (cell.id, 0)]
+                self._run(Place(-1, cell, repeat, replica), worker, retry_failed)
+        return self._seen(cell.id)
+
+    def _run(self, place: Place, worker: Worker, retry_failed: bool) -> None:
+        if not self._runs.restore(place, retry_failed):
+            self._runs.run(place, worker)
+            self._runs.take(place)
+
+    def _seen(self, cell: str) -> list[Observation]:
+        """The runs of the search itself."""
+        repeats = self._plan.study.repeats
+        runs = (one for one in self._runs.observed if (one.cell, one.replica) == (cell, 0))
+        return [one for one in runs if one.repeat < repeats]
 
     def note(self) -> None:
         """Write the cells so far into the manifest."""
         known = {
             "cells": [asdict(cell) for cell in self.cells.values()],
             "refusals": [asdict(refusal) for refusal in self.refusals],
+            "lossy": self._lossy,
         }
         self._folder.write_manifest(self._folder.manifest() | known)
 

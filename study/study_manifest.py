@@ -1,6 +1,5 @@
 """study.json: what was asked, by which program on which machine, and how far it went."""
 
-import json
 import os
 import platform
 import shlex
@@ -14,6 +13,7 @@ from typing import Any
 from interlock.core.errors import ConfigError
 from interlock.driver.manifest import git_state
 from interlock.study.designs import aliases
+from interlock.study.difference import differences
 from interlock.study.folder import MANIFEST, StudyFolder
 from interlock.study.order import block_seed, run_order
 from interlock.study.plan import StudyPlan
@@ -30,9 +30,9 @@ def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1, study_file: str =
     asked = asdict(study)
     if (folder.path / MANIFEST).is_file():
         before = folder.manifest()
-        _require_same(folder.path, before, asked, plan)
+        _require_same(folder, plan)
         most = max(jobs, before.get("jobs", 1))
-        folder.write_manifest({**before, "state": "running", "jobs": most})
+        folder.write_manifest({**before, "study": asked, "state": "running", "jobs": most})
         return float(before["started_s"])
     if folder.path.is_dir() and any(folder.path.iterdir()):
         raise ConfigError(
@@ -75,24 +75,23 @@ def finish(folder: StudyFolder) -> None:
     folder.write_manifest(folder.manifest() | done)
 
 
-def _require_same(
-    path: Path, before: dict[str, Any], asked: dict[str, Any], plan: StudyPlan
-) -> None:
-    recorded, now = before["study"], json.loads(json.dumps(asked))
-    differing = [
-        f"{key}: {recorded.get(key)!r} there, {now[key]!r} now"
-        for key in now
-        if recorded.get(key) != now[key]
-    ]
-    cells = [cell["id"] for cell in before["cells"]]
-    searched = plan.study.design == "search"
-    if not differing and not searched and cells != [cell.id for cell in plan.cells]:
-        differing = ["the resolver accepts other cells now than it did then"]
+def _require_same(folder: StudyFolder, plan: StudyPlan) -> None:
+    differing = differences(folder.study(), plan.study)
+    cells = [cell.id for cell in folder.cells()]
+    if not differing and plan.study.design != "search" and cells != [c.id for c in plan.cells]:
+        differing = [_other_cells(set(cells), {cell.id for cell in plan.cells})]
     if differing:
         raise ConfigError(
-            [f"{path} is a study of something else; resume it as it was, or give --out another "
-             "folder", *differing]
+            [f"{folder.path} is a study of something else; resume it as it was, or give --out "
+             "another folder", *differing]
         )  # fmt: skip
+
+
+def _other_cells(before: set[str], now: set[str]) -> str:
+    gone, new = sorted(before - now), sorted(now - before)
+    parts = [f"{'refuses' if ids is gone else 'accepts'} {', '.join(ids)}"
+             for ids in (gone, new) if ids]  # fmt: skip
+    return f"the resolver {' and '.join(parts)} now, which it did not then"
 
 
 def _environment() -> dict[str, Any]:

@@ -26,7 +26,8 @@ def report(folder: StudyFolder, console: Console) -> int:
             f"{folder.path}: no run of this study has ended; "
             f"go on with: interlock study --resume {folder.path}"
         )
-    findings = analyse(study, cells, observations, folder.refusals())
+    lossy = folder.manifest().get("lossy", ())
+    findings = analyse(study, cells, observations, folder.refusals(), lossy)
     notes = (*findings.notes, *runner_notes(folder))
     folder.write_findings(replace(findings, notes=notes))
     results = results_of(folder)

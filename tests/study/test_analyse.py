@@ -243,6 +243,8 @@ def test_lossless_cells_with_other_tokens_are_named_and_lossy_ones_are_not():
         note for note in found.notes if note.startswith("kv=odd is lossless, yet only 97.00%")
     ]
     assert [cell.equal_tokens for cell in found.cells] == [1.0, 0.9, 0.97]
+    told = analyse(made, cells, runs, lossy=["kv=odd"])
+    assert not [note for note in told.notes if "lossless" in note]
 
 
 def test_drift_is_noted_with_whether_the_order_was_random():

@@ -148,6 +148,7 @@ def test_what_is_no_yaml_or_stands_twice_names_the_line(tmp_path):
         ("design: {name: [pairwise]}", "design"),
         ("metrics: [{key: [a]}]", "is no key of summary.json"),
         ("metrics: {a: b}", "is no key of summary.json"),
+        ("metrics: [mean_tftt_ms]", "metrics: no metric named 'mean_tftt_ms'; did you mean"),
     ],
 )
 def test_a_value_of_another_kind_is_a_problem_of_its_key(tmp_path, line, said):

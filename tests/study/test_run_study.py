@@ -21,6 +21,7 @@ from interlock.driver.run import make_entries, serve
 from interlock.study.cli import main
 from interlock.study.folder import StudyFolder
 from interlock.study.job import Job
+from interlock.study.metric_names import SLOTS, metric_problem
 from interlock.study.order import block_seed
 from interlock.study.read_study import read_study
 from interlock.study.run_study import run_study
@@ -100,6 +101,23 @@ def test_the_folder_reads_back_what_was_written(fixed):
     assert folder.run_folder(seen[0].cell, seen[0].repeat, seen[0].replica).is_dir()
 
 
+def test_every_figure_of_a_run_is_a_metric_that_a_study_may_name(fixed):
+    _, folder, _ = fixed
+    summaries = [json.loads(path.read_text()) for path in folder.path.rglob("summary.json")]
+    keys = {key for one in summaries for key, value in leaves(one) if not isinstance(value, str)}
+    keys = {key for key in keys if not key.startswith("speculation.plain_step_ms.")}
+    assert not [problem for key in keys if (problem := metric_problem(key, replay=False))]
+    assert {f"kv_memory.{name}" for name in SLOTS} <= keys
+
+
+def leaves(tree: dict, prefix: str = ""):
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        elif not isinstance(value, list):
+            yield prefix + key, value
+
+
 def test_a_study_that_is_done_runs_nothing_again_and_another_one_is_refused(fixed, tmp_path):
     study, folder, seen = fixed
     told = []
@@ -109,7 +127,11 @@ def test_a_study_that_is_done_runs_nothing_again_and_another_one_is_refused(fixe
     with pytest.raises(ConfigError) as caught:
         run(other, folder.path)
     assert "is a study of something else" in caught.value.problems[0]
-    assert "base: " in caught.value.problems[1]
+    assert "base: cache.page_size=32 is only now" in caught.value.problems
+    patient = replace(study, timeout_s=600.0)
+    assert run(patient, folder.path) == seen
+    assert folder.study().timeout_s == 600.0
+    assert run(study, folder.path) == seen
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds something else than a study"):
