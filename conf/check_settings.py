@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.settings import (
     DTYPES,
     MAX_PAGE_SIZE,
@@ -25,7 +26,7 @@ MAX_THREADS = 1024
 
 def problems_of(config: EngineConfig) -> Iterator[str]:
     """Everything that is wrong with settings; components judge their own options."""
-    yield from (f"sampling.{problem}" for problem in config.sampling.problems())
+    yield from (f"sampling.{problem}" for problem in sampling_problems(config.sampling))
     yield from _of_limits(config.limits)
     yield from _of_cache(config.cache)
     yield from _of_scheduler(config.scheduler)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from interlock.conf.check_request import request_problems
 from interlock.conf.hydra_edge import compose
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import (
@@ -277,6 +278,7 @@ class _Builder(Rank):
             share_tenants=self.config.cache.share_tenants,
             adapters=self.adapters,
             unsupported=unsupported,
+            problems=request_problems,
             codec=self.context.codec,
             structured=structured,
             searches=self.registry.searches,

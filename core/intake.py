@@ -1,7 +1,10 @@
-"""What is checked when a request is submitted; one capacity rule shared with the scheduler."""
+"""What this engine refuses of a request; one capacity rule shared with the scheduler.
+
+Values that no engine takes are judged by `conf/check_request.py`.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +17,6 @@ from interlock.core.kv_cache import KVCache
 from interlock.core.logit_edits import LogitEdits
 from interlock.core.request import HashedPrompt, Request, RequestId, refuse
 from interlock.core.request_features import asked
-from interlock.core.retention import problems_of
 from interlock.core.samples import SampleGroup
 from interlock.core.sampling_params import GRAMMARS, MOST, MOST_WHOLE, SamplingParams
 from interlock.core.search import SearchOf
@@ -23,7 +25,6 @@ from interlock.core.structured import Matcher, StructuredOutput
 from interlock.core.text import TextCodec
 
 _EDITING = (EditsLogits(), FollowsGrammars())
-HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Intake:
     adapters: AdapterSet
     unsupported: Mapping[Feature, str]
     """What this composition cannot do for a request, with the reason."""
+    problems: Callable[[Request, int], list[str]]
+    """What is malformed in a request, whatever the engine; tokens are below the given number."""
     codec: TextCodec | None = None
     structured: StructuredOutput | None = None
     searches: Sequence[SearchOf] = ()
@@ -53,15 +56,14 @@ class Intake:
         prompt = request.num_prompt_tokens
         if prompt <= 0:
             raise refuse(request, "the prompt is empty; at least one token is needed")
-        problems = [*_malformed(request), *request.sampling.problems(self.vocab_size)]
-        if problems:
+        if problems := self.problems(request, self.vocab_size):
             raise refuse(request, "; ".join(problems))
         try:
             self.adapter(request)
         except RequestError as error:
             raise refuse(request, str(error)) from None
         for token in request.prompt_token_ids:
-            if not (_is_int(token) and 0 <= token < self.vocab_size):
+            if not (is_int(token) and 0 <= token < self.vocab_size):
                 last = self.vocab_size - 1
                 raise refuse(
                     request, f"token id {shown(token)} is outside the vocabulary 0 .. {last}"
@@ -184,7 +186,7 @@ def require_request(request: Any) -> None:
     """Raise TypeError for what is no request at all: no record could be kept of it."""
     prompt, hashed = request.prompt_token_ids, request.hashed_prompt
     checks = [
-        ("index", "an integer >= 0", _is_int(request.index) and request.index >= 0),
+        ("index", "an integer >= 0", is_int(request.index) and request.index >= 0),
         ("sampling", "a SamplingParams", isinstance(request.sampling, SamplingParams)),
         ("prompt_token_ids", "a tuple of token ids", isinstance(prompt, tuple | list)),
         ("hashed_prompt", "a HashedPrompt, or None", hashed is None or _is_hashed(hashed)),
@@ -196,40 +198,9 @@ def require_request(request: Any) -> None:
 
 def _is_hashed(prompt: Any) -> bool:
     sound = isinstance(prompt, HashedPrompt) and isinstance(prompt.block_ids, tuple | list)
-    return sound and _is_int(prompt.num_tokens)
+    return sound and is_int(prompt.num_tokens)
 
 
-def _malformed(request: Request) -> list[str]:
-    hashed, text = request.hashed_prompt, request.prompt_text
-    checks = [
-        ("arrival_s", "a finite number of seconds", due_s(request) == request.arrival_s),
-        ("priority", "an integer of 64 bits", _is_int(request.priority)),
-        ("adapter", "a name, or null", isinstance(request.adapter, str | None)),
-        ("tenant", "a text", isinstance(request.tenant, str)),
-        ("prompt_text", "a text, or null", isinstance(text, str | None)),
-        ("conversation", "an integer, or null", _is_int(request.conversation or 0)),
-        ("turn", "an integer, or null", _is_int(request.turn or 0)),
-        ("hashed_prompt", HASHED, hashed is None or _whole(hashed)),
-    ]
-    found = [
-        f"{name}={shown(getattr(request, name))} is not {what}"
-        for name, what, ok in checks
-        if not ok
-    ]
-    if request.retention is not None:
-        found += problems_of(request.retention)
-    if hashed is not None and request.sampling.echo is True:
-        found.append("echo=True: a prompt of block ids has no tokens to give back")
-    return found
-
-
-def _whole(prompt: HashedPrompt) -> bool:
-    """Whether every token has a block, and every block's tokens fit in a word of a page's key."""
-    size, ids = prompt.block_tokens, prompt.block_ids
-    if not _is_int(size) or size < 1 or len(ids) * size < prompt.num_tokens:
-        return False
-    return all(_is_int(one) and 0 <= one < 2**63 // size for one in ids)
-
-
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
+    """Whether this is an integer that fits in any array and file."""
     return isinstance(value, int | np.integer) and bool(-MOST_WHOLE <= value <= MOST_WHOLE)

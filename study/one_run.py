@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.assemble import build_engine
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import load_registry
@@ -72,7 +73,7 @@ def _warm(config: EngineConfig) -> None:
         for entry in [one for one in entries if isinstance(one, Request)][:WARM_REQUESTS]:
             tokens = min(entry.sampling.max_tokens, WARM_TOKENS)
             sampling = replace(entry.sampling, max_tokens=tokens)
-            if sampling.problems():  # such as min_tokens above it
+            if sampling_problems(sampling):  # such as min_tokens above it
                 sampling = entry.sampling
             engine.submit(replace(entry, arrival_s=0.0, sampling=sampling))
         for _ in engine.outputs():

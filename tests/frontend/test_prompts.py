@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.errors import ConfigError, RequestError, WorkloadError
 from interlock.core.options import plain
 from interlock.core.request import Request, SamplingParams
@@ -123,12 +124,14 @@ def test_requests_that_cannot_be_served_are_left_for_intake_to_refuse(ask):
         {"prompt": "a", "stop_token_ids": "end"},
     )
     assert empty.prompt_token_ids == ()
-    assert no_tokens.sampling.problems(256) == [
+    assert sampling_problems(no_tokens.sampling, 256) == [
         "max_tokens=0 is not an integer from 1 to 2**63 - 1"
     ]
     assert outside.prompt_token_ids == (1, 2**70, -3)
-    assert cold.sampling.problems(256) == ["temperature=-1 is not a finite number >= 0"]
-    assert stops.sampling.problems(256) == ["stop_token_ids='end' is not token ids from 0 to 255"]
+    assert sampling_problems(cold.sampling, 256) == ["temperature=-1 is not a finite number >= 0"]
+    assert sampling_problems(stops.sampling, 256) == [
+        "stop_token_ids='end' is not token ids from 0 to 255"
+    ]
 
 
 def test_an_empty_text_is_empty_whatever_the_tokenizer_adds(ask):

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.errors import ConfigError, WorkloadError
 from interlock.core.request import Request
 from interlock.core.testing.workload_contract import byte_context
@@ -30,7 +31,7 @@ def test_prompt_and_output_fit_the_model(max_positions, turns):
     assert len(requests) == 40
     for request in requests:
         assert request.num_prompt_tokens >= 1
-        assert request.sampling.problems(256) == []
+        assert sampling_problems(request.sampling, 256) == []
         assert request.num_prompt_tokens + request.sampling.max_tokens <= max_positions
 
 

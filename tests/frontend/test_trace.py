@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.errors import ConfigError, WorkloadError
 from interlock.core.request import Request
 from interlock.core.testing.workload_contract import byte_context
@@ -42,7 +43,9 @@ def test_requests_of_no_length_are_left_for_intake_to_refuse(tmp_path):
         tmp_path, LINE | {"input_length": 0, "hash_ids": []}, LINE | {"output_length": 0}
     )
     assert empty.num_prompt_tokens == 0
-    assert silent.sampling.problems() == ["max_tokens=0 is not an integer from 1 to 2**63 - 1"]
+    assert sampling_problems(silent.sampling) == [
+        "max_tokens=0 is not an integer from 1 to 2**63 - 1"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.errors import shown
 from interlock.core.request import SamplingParams
 from interlock.core.stop_text import OutputText
@@ -84,11 +85,11 @@ def test_the_stop_string_completed_first_counts_and_then_the_longest(written, st
 
 def test_stop_strings_are_texts_of_some_length_and_not_too_many():
     for stop in ((), ("a",), ("a" * 1000,) * 16):
-        assert not SamplingParams(stop=stop).problems()
+        assert not sampling_problems(SamplingParams(stop=stop))
     assert SamplingParams(stop="end").stop == ("end",)
     for stop in (("",), ("a",) * 17, ("a" * 1001,), (5,), 5, None):
-        (problem,) = SamplingParams(stop=stop).problems()
+        (problem,) = sampling_problems(SamplingParams(stop=stop))
         assert problem == f"stop={shown(stop)} is not up to 16 texts of 1 to 1000 characters"
     for name in ("include_stop", "detokenize", "echo"):
-        (problem,) = SamplingParams(**{name: 1}).problems()
+        (problem,) = sampling_problems(SamplingParams(**{name: 1}))
         assert problem == f"{name}=1 is not true or false"

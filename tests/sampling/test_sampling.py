@@ -4,6 +4,7 @@ import sys
 import pytest
 import torch
 
+from interlock.conf.check_sampling import sampling_problems
 from interlock.core.request import SamplingParams
 from interlock.core.streams import Purpose, uniform
 from interlock.core.testing.sampler_contract import TargetRowsContract, reference_law
@@ -64,13 +65,13 @@ def test_min_p_is_a_share_of_the_largest_probability():
 
 @pytest.mark.parametrize("k", [-1, 1.5, True])
 def test_a_top_k_that_is_no_count_is_refused_by_name(k):
-    (problem,) = SamplingParams(top_k=k).problems()
+    (problem,) = sampling_problems(SamplingParams(top_k=k))
     assert problem == f"top_k={k!r} is not an integer from 0 to 2**63 - 1 (0: off)"
 
 
 @pytest.mark.parametrize("temperature", [math.nan, math.inf, -1.0])
 def test_a_temperature_that_is_no_temperature_is_refused_by_name(temperature):
-    (problem,) = SamplingParams(temperature=temperature).problems()
+    (problem,) = sampling_problems(SamplingParams(temperature=temperature))
     assert problem.startswith("temperature=")
 
 
