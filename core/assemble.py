@@ -243,10 +243,11 @@ class _Builder(Rank):
             name, drafts = self.classes["executor"].__name__, getattr(options, "num_drafts", 0)
             if drafts is None:
                 raise ConfigError("spec.num_drafts=null: drafts without a model need a number")
-            return DraftRules(name, num_drafts=drafts, length=length)
+            return DraftRules(name, length, drafts)
         ahead = [0, *(drafter.entries_ahead(n) for n in range(1, drafter.num_drafts + 1))]
         return DraftRules(
             name=type(drafter).__name__,
+            length=length,
             num_drafts=drafter.num_drafts,
             depth=drafter.depth,
             lookback_tokens=drafter.lookback_tokens,
@@ -254,7 +255,6 @@ class _Builder(Rank):
             host=drafter if isinstance(drafter, TokenDrafter) else None,
             max_positions=drafter.max_positions,
             one_pass=drafter.one_pass,
-            length=length,
         )
 
     def _intake(self, structured: StructuredOutput, salt: bytes | None) -> Intake:

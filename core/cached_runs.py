@@ -80,12 +80,10 @@ class CachedRuns:
         self._pool.add_refs(pages)
         run = self._run_of(last)
         self._refresh(run)
-        node: Run | None = run
-        while node is not None:
+        for node in run.path():
             node.last_used_s = now_s
             node.uses += 1
             self.policy.used(node)
-            node = node.parent
         for watch in self.watches:
             watch.used(pages)
 
@@ -97,10 +95,8 @@ class CachedRuns:
         """
         self.index.isolate(last)
         run = self._run_of(last)
-        node: Run | None = run
-        while node is not None:
+        for node in run.path():
             node.last_used_s = now_s
-            node = node.parent
         self._refresh(run)
 
     def insert(self, key: PrefixKey, after: PageId | None, own: Pages, now_s: float) -> Pages:

@@ -14,16 +14,6 @@ from interlock.core.errors import ContractError
 from interlock.core.ledger import StepLedger
 
 
-class AllThatFit(DraftLength):
-    """As many candidates as the drafter makes."""
-
-    adapts = False
-
-    def propose(self, num_drafts: int, decodes: int) -> int:
-        """See DraftLength."""
-        return num_drafts
-
-
 class Proposals(NamedTuple):
     """What a drafter on the host did while a step was planned: the requests it was asked for, the
     candidates of each at most, and the seconds that took."""
@@ -37,9 +27,10 @@ class Proposals(NamedTuple):
 class DraftRules:
     """A drafter's abilities and limits. Names in errors are those of classes."""
 
-    name: str = "no drafter"
+    name: str
     """Class of the drafter, or of what simulates it."""
-    num_drafts: int = 0
+    length: DraftLength
+    num_drafts: int
     depth: int | None = None
     """Candidates on a longest path; None: num_drafts."""
     lookback_tokens: int = 0
@@ -53,7 +44,6 @@ class DraftRules:
     """All candidates of a step come out of one forward pass of the drafter."""
     clock_s: Callable[[], float] = WallClock().now
     """Seconds: what times a drafter on the host."""
-    length: DraftLength = field(default_factory=AllThatFit)
     ledger: StepLedger = field(default_factory=StepLedger)
     """The run's: it counts what is cut, and how often the policy decided for less."""
 

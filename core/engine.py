@@ -4,7 +4,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from interlock.core.text import TextCodec
 Observer = Callable[[StepPlan, StepResult], None]
 
 
+@dataclass(eq=False)
 class Engine:
     """A composition that serves requests.
 
@@ -32,40 +33,27 @@ class Engine:
     ended. Nothing runs in the background.
     """
 
-    def __init__(
-        self,
-        core: EngineCore,
-        executor: Executor,
-        clock: Clock,
-        resolution: Resolution,
-        codec: TextCodec | None,
-        classes: dict[str, type],
-        dtype: torch.dtype,
-        planes: Planes | None = None,
-        observers: Sequence[Observer] = (),
-        max_in_flight: int = 1,
-        ranks: Mapping[str, Any] | None = None,
-        losses: Callable[[], Mapping[str, float]] = dict,
-        watches: Mapping[str, CacheWatch] | None = None,
-    ) -> None:
-        self.core = core
-        self.executor = executor
-        self.clock = clock
-        self.resolution = resolution
-        self.codec = codec
-        self.classes = classes
-        self.dtype = dtype
-        self.planes = planes
-        self.ranks = dict(ranks or {})
-        """Facts about the processes that share the model, for a manifest."""
-        self.losses = losses
-        """Of the cache's rows on rank 0: see AttentionBackend."""
-        self.watches = dict(watches or {})
-        """Seam -> who follows the cache."""
+    core: EngineCore
+    executor: Executor
+    clock: Clock
+    resolution: Resolution
+    codec: TextCodec | None
+    classes: dict[str, type]
+    """Seam -> class of what was built for it."""
+    dtype: torch.dtype
+    planes: Planes | None = None
+    observers: Sequence[Observer] = ()
+    max_in_flight: int = 1
+    ranks: Mapping[str, Any] = field(default_factory=dict)
+    """Facts about the processes that share the model, for a manifest."""
+    losses: Callable[[], Mapping[str, float]] = dict
+    """Of the cache's rows on rank 0: see AttentionBackend."""
+    watches: Mapping[str, CacheWatch] = field(default_factory=dict)
+    """Seam -> who follows the cache."""
+
+    def __post_init__(self) -> None:
         self.decisions: list[StepDecision] = []
         self._last_rows: tuple[Any, tuple[tuple[int, int, int], ...]] = None, ()
-        self._observers = tuple(observers)
-        self._max_in_flight = max_in_flight
         self._flights: deque[tuple[StepPlan, tuple[int, ...], StepResult]] = deque()
         self._pending: list[tuple[float, int, Request]] = []
         self._next_id = 0
@@ -123,7 +111,7 @@ class Engine:
         Raises:
             ContractError: a component broke its contract, or refuses to let anything run.
         """
-        while len(self._flights) < self._max_in_flight and self._launch():
+        while len(self._flights) < self.max_in_flight and self._launch():
             pass
         if self._flights:
             self._land()
@@ -163,7 +151,7 @@ class Engine:
         plan, indices, result = self._flights.popleft()
         end_s = self.clock.now()
         self.core.complete(result, end_s)
-        for observe in self._observers:
+        for observe in self.observers:
             observe(plan, result)
         drafted, offsets = plan.batch.num_drafts, plan.batch.row_offsets
         tokens = offsets[1:] - offsets[:-1] - drafted
@@ -175,7 +163,7 @@ class Engine:
 
     def watch(self, observer: Observer) -> None:
         """Call this with the plan and the result of every step from now on."""
-        self._observers += (observer,)
+        self.observers = (*self.observers, observer)
 
     def outputs(self) -> Iterator[RequestOutput]:
         """Everything that comes out until every submitted request ended."""

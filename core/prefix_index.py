@@ -58,6 +58,13 @@ class Run:
     """A key of each page, hashable through `tolist`: of the salt and all rows up to it, so that it
     recognises content that comes back. None unless the index was told to keep keys."""
 
+    def path(self) -> "Iterator[Run]":
+        """This run and those that it follows, back to the first pages."""
+        run: Run | None = self
+        while run is not None:
+            yield run
+            run = run.parent
+
 
 class Part(NamedTuple):
     """An indexed page whose row begins with `units` of the units asked for."""

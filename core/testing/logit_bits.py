@@ -31,7 +31,7 @@ class LogitBits:
             return features_TE
 
         decoder.forward = watched
-        engine._observers = (*engine._observers, self._take)
+        engine.watch(self._take)
 
     def _take(self, plan: StepPlan, result: StepResult) -> None:
         batch = plan.batch
