@@ -1,1 +1,1 @@
-"""The configuration by Hydra: presets, one group a seam, and how overrides are read."""
+"""From what a user writes to an engine: presets, overrides read by Hydra, checks, assembly."""
