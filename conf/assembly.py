@@ -9,6 +9,7 @@ import torch
 
 from interlock.conf.check_request import request_problems
 from interlock.conf.page_identity import NotingFormat, page_identity
+from interlock.conf.read_adapters import read_adapters
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import (
     MakesText,
@@ -84,7 +85,10 @@ class _Builder(Rank):
         self.resolution, self.strategy = resolution, strategy
         self.runs_model = RunsModel() in resolution.capabilities
         config = replace(resolution.config, max_model_len=self._max_model_len(config))
-        super().__init__(config, resolution.model, registry, resolution.chosen, ranks)
+        found = read_adapters(config.adapters)
+        super().__init__(config, resolution.model, registry, resolution.chosen, ranks, found)
+        self.to_follow = config, found
+        """What the other ranks build from."""
         self.classes["parallel"] = type(strategy)
         self.opened: list[ModelFiles] = []
         """Models that components read beside the target."""
@@ -111,7 +115,7 @@ class _Builder(Rank):
         structured: StructuredOutput = self.build("structured")
         parts, layout = None, CacheLayout.of(())
         if self.runs_model:
-            self.ranks.from_first(self.config)
+            self.ranks.from_first(self.to_follow)
             parts, pages = self.parts(drafter, self.build("spec/verifier"))
             layout = parts.planes.layout
         else:

@@ -1,10 +1,10 @@
 """What the fields of a request may be, whatever the engine."""
 
+from interlock.conf.check_retention import retention_problems
 from interlock.conf.check_sampling import sampling_problems
 from interlock.core.errors import shown
 from interlock.core.intake import due_s, is_int
 from interlock.core.request import HashedPrompt, Request
-from interlock.core.retention import problems_of
 
 HASHED = "blocks for all its tokens, with ids from 0 to 2**63 / block_tokens"
 
@@ -28,7 +28,7 @@ def request_problems(request: Request, vocab_size: int) -> list[str]:
         if not ok
     ]
     if request.retention is not None:
-        found += problems_of(request.retention)
+        found += retention_problems(request.retention)
     if hashed is not None and request.sampling.echo is True:
         found.append("echo=True: a prompt of block ids has no tokens to give back")
     return found + sampling_problems(request.sampling, vocab_size)

@@ -1,6 +1,6 @@
 """What every rank builds and runs: its part of the model, and the loop of those that follow."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from interlock.core.adapters import AdapterSet
+from interlock.core.adapters import Adapter, AdapterSet
 from interlock.core.allocator import KVAllocator
 from interlock.core.attention import AttentionBackend
 from interlock.core.batch import StepPlan, StepResult
@@ -44,6 +44,7 @@ class Rank:
         registry: Registry,
         chosen: Mapping[str, Chosen],
         ranks: Ranks,
+        adapters: Sequence[Adapter],
     ) -> None:
         self.config, self.model, self.registry = config, model, registry
         self.chosen, self.ranks = chosen, ranks
@@ -52,7 +53,7 @@ class Rank:
         self.device = ranks.place(torch.device(config.device))
         self.dtype = torch_dtype(config.dtype)
         self.max_len = config.max_model_len or model.max_positions
-        self.adapters = AdapterSet(config.adapters)
+        self.adapters = AdapterSet(adapters)
         self.weight_facts: dict[str, Any] = {"weight_errors": {}}
         """`weight_bytes` of every rank's part of the target, in memory; and of this rank's part the
         relative rms `weight_errors` of quantised weights, by kind of matrix."""
@@ -182,13 +183,14 @@ class Leader(Executor):
 
 def follow(ranks: Ranks, registry: Registry) -> None:
     """On a rank other than 0: build the part that rank 0 says, run its plans, return at the end."""
-    told: EngineConfig | None = None
-    config = ranks.from_first(told)
-    assert config is not None
+    told: tuple[EngineConfig, tuple[Adapter, ...]] | None = None
+    told = ranks.from_first(told)
+    assert told is not None
+    config, adapters = told
     (model,) = describe_models(config, registry)
     choices = [(seam, config.choices[seam]) for seam in FOLLOWED]
     chosen = {seam: registry.chosen(seam, of.name, of.config) for seam, of in choices}
-    rank = Rank(config, model, registry, chosen, ranks)
+    rank = Rank(config, model, registry, chosen, ranks, adapters)
     parts, _ = rank.parts(rank.build("spec"), None)
     executor: Executor = rank.build("executor", replace(rank.context, parts=parts))
     plan: StepPlan | None = None

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from interlock.conf.check_retention import retention_problems
 from interlock.core.batch import StepDecision
 from interlock.core.errors import RunFolderError
 from interlock.core.request import Request, RequestRecord, TokenLogprobs
-from interlock.core.retention import problems_of
 from interlock.core.workload import BadRequest
 
 REQUESTS, SUMMARY, RUN, STEPS = "requests.jsonl", "summary.json", "run.json", "steps.jsonl"
@@ -139,7 +139,7 @@ def _text(request: Request | None, record: RequestRecord, decode: Decode | None)
 
 def _retention(request: Request | None) -> dict[str, Any] | None:
     """What was asked for; null where that was nothing, or no retention."""
-    if request is None or request.retention is None or problems_of(request.retention):
+    if request is None or request.retention is None or retention_problems(request.retention):
         return None
     return asdict(request.retention)
 

@@ -8,23 +8,23 @@ from typing import Any, TypeVar
 
 from interlock.core.closest import unknown_name
 from interlock.core.errors import RequestError
-from interlock.core.retention import RetainedRange, Retention, problems_of
+from interlock.core.retention import RetainedRange, Retention
 
 T = TypeVar("T", Retention, RetainedRange)
 
 
 def read_retention(value: Any) -> Retention | None:
-    """What a line's value asks for, None for nothing; RequestError for what is no retention."""
+    """What a line's value asks for, None for nothing; RequestError for what is no retention.
+
+    Intake judges its numbers.
+    """
     if value is None:
         return None
     found = _read(Retention, value)
     if not isinstance(found.ranges, tuple | list):
         raise RequestError(f"retention.ranges={found.ranges!r} is not a list")
     ranges = tuple(_read(RetainedRange, one) for one in found.ranges)
-    read = Retention(ranges, found.output_priority, found.output_duration_s)
-    if problems := problems_of(read):
-        raise RequestError("; ".join(problems))
-    return read
+    return Retention(ranges, found.output_priority, found.output_duration_s)
 
 
 def _read(kind: type[T], value: Any) -> T:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from interlock.conf.hydra_edge import compose
+from interlock.conf.read_adapters import read_adapters
 from interlock.core.adapters import AdapterSet
 from interlock.core.assemble import build_engine
 from interlock.core.errors import CheckpointError, ConfigError, InterlockError
@@ -42,11 +43,11 @@ def test_a_name_stands_before_a_colon_and_is_the_folders_otherwise(model, tmp_pa
     (tmp_path / "linked").symlink_to(real)
     monkeypatch.chdir(real)
     stated = ["a b:.", ".", str(tmp_path / "linked"), str(odd), f"y:{odd}"]
-    found = AdapterSet(stated)
+    found = AdapterSet(read_adapters(stated))
     assert found.names == ("a b", "v3", "linked", "schön", "y")
     assert len(set(found.digests)) == 1
     with pytest.raises(ConfigError, match="two are called 'linked'"):
-        AdapterSet(["../linked", "../v3/../linked/"])
+        read_adapters(["../linked", "../v3/../linked/"])
 
 
 def test_the_command_line_takes_names_without_quotes():
@@ -64,7 +65,7 @@ def test_the_command_line_takes_names_without_quotes():
 ])  # fmt: skip
 def test_a_folder_that_is_none_is_refused_with_the_reason(stated, reason):
     with pytest.raises(ConfigError, match=reason):
-        AdapterSet([stated])
+        read_adapters([stated])
 
 
 def test_a_file_that_cannot_be_read_is_named(model, tmp_path):
@@ -72,7 +73,7 @@ def test_a_file_that_cannot_be_read_is_named(model, tmp_path):
     (adapter / "adapter_config.json").unlink()
     (adapter / "adapter_config.json").mkdir()
     with pytest.raises(ConfigError, match=r"adapter_config\.json cannot be read: Is a directory"):
-        AdapterSet([str(adapter)])
+        read_adapters([str(adapter)])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable for root")
@@ -80,7 +81,7 @@ def test_a_folder_without_permission_is_named(model, tmp_path):
     adapter = write_adapter(tmp_path / "a", model, ["q_proj"])
     adapter.chmod(0)
     with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
-        AdapterSet([str(adapter)])
+        read_adapters([str(adapter)])
 
 
 @pytest.mark.parametrize(("change", "reason"), [
@@ -175,7 +176,7 @@ def test_a_run_records_its_adapters_and_is_not_repeated_with_other_ones(model, t
     assert isinstance(config.choices["workload"], Choice)
     assert run(config, tmp_path / "first", []) == 0
     manifest = json.loads((tmp_path / "first/run.json").read_text())
-    digest = AdapterSet([str(adapter)]).digests[0].hex()
+    digest = read_adapters([str(adapter)])[0].digest.hex()
     assert manifest["adapters"] == {"fr": {"directory": str(adapter), "digest": digest}}
     assert manifest["config"]["adapters"] == [f"fr:{adapter}"]
     assert manifest["counters"]["adapter fr"] == {"requests": 1}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from interlock.conf.read_adapters import read_adapters
 from interlock.core.adapters import AdapterSet
 from interlock.core.assemble import build_engine
 from interlock.core.checkpoint import describe_model, load_decoder
@@ -37,7 +38,7 @@ def model(request, tmp_path_factory):
 
 
 def logits(directory, adapters=(), of=None, ids=PROMPT):
-    placed = AdapterSet([str(one) for one in adapters])
+    placed = AdapterSet(read_adapters([str(one) for one in adapters]))
     placement = Placement(torch.float64, CPU, adapters=placed)
     decoder = load_decoder(
         describe_model(HuggingFaceDirectory(directory), FAMILIES), FAMILIES, placement
@@ -157,10 +158,10 @@ def test_adapters_that_are_not_there_or_share_a_name_are_refused_together(tmp_pa
     model = write_tiny_checkpoint(tmp_path / "model", "gqa", FAMILIES)
     adapter = write_adapter(tmp_path / "a", model, ["q_proj"])
     with pytest.raises(ConfigError) as caught:
-        AdapterSet([str(adapter), f"a:{adapter}", str(tmp_path / "nothing")])
+        read_adapters([str(adapter), f"a:{adapter}", str(tmp_path / "nothing")])
     assert "two are called 'a'" in str(caught.value)
     assert "nothing/adapter_model.safetensors is missing" in str(caught.value)
-    assert AdapterSet([f"x:{adapter}"]).names == ("x",)
+    assert [one.name for one in read_adapters([f"x:{adapter}"])] == ["x"]
 
 
 @pytest.mark.parametrize(("change", "reason"), [
@@ -214,7 +215,7 @@ def test_a_family_that_serves_no_adapters_is_refused(tmp_path):
 
     model = write_tiny_checkpoint(tmp_path / "model", "gqa", [Deaf()])
     adapter = write_adapter(tmp_path / "a", model, ["q_proj"])
-    placement = Placement(torch.float32, CPU, adapters=AdapterSet([str(adapter)]))
+    placement = Placement(torch.float32, CPU, adapters=AdapterSet(read_adapters([str(adapter)])))
     with pytest.raises(ConfigError, match="serves none"):
         load_decoder(describe_model(HuggingFaceDirectory(model), [Deaf()]), [Deaf()], placement)
 

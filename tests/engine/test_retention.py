@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from interlock.conf.check_retention import retention_problems
 from interlock.core.errors import RequestError
 from interlock.core.retention import RETAIN_S, RetainedRange, Retention
 from interlock.plugins.frontend.retention import read_retention
@@ -71,6 +72,16 @@ def test_prompt_worth_keeping_outlives_newer_ones(index):
         ([], "is not an object"),
         ({"range": []}, "range"),
         ({"ranges": 3}, "is not a list"),
+    ],
+)
+def test_what_is_no_retention_is_refused_with_the_value(value, reason):
+    with pytest.raises(RequestError, match=reason):
+        read_retention(json.loads(json.dumps(value)))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
         ({"ranges": [{"start": 4, "end": 4}]}, "end 4 is not an integer above 4"),
         ({"ranges": [{"end": 9}, {"start": 8}]}, "start 8 is not an integer >= 9"),
         ({"ranges": [{}, {"start": 8}]}, "start 8 is not an integer >="),
@@ -79,9 +90,9 @@ def test_prompt_worth_keeping_outlives_newer_ones(index):
         ({"output_duration_s": 0}, "duration_s 0 is not a number above 0"),
     ],
 )
-def test_what_is_no_retention_is_refused_with_the_value(value, reason):
-    with pytest.raises(RequestError, match=reason):
-        read_retention(json.loads(json.dumps(value)))
+def test_values_of_a_retention_are_refused_with_what_is_allowed(value, reason):
+    (problem,) = retention_problems(read_retention(json.loads(json.dumps(value))))
+    assert reason in problem
 
 
 def test_retention_reads_as_it_is_written():
