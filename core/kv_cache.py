@@ -1,30 +1,26 @@
 """The cache as requests see it: page tables, prefix hits, growth, rollback.
 
-Owns what must never be wrong: which pages a request may write, that only computed and committed
-pages become visible, that pinned pages stay. Allocator, index and eviction policy only decide.
+Owns what must never be wrong: which pages a request may write, and that only computed and committed
+pages become visible.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlock.core.allocator import KVAllocator
 from interlock.core.batch import Ints, PageCopy, PageId, Pages
-from interlock.core.cache_spec import CacheLayout, Window
-from interlock.core.cached_runs import CacheCounters, CachedRuns
+from interlock.core.cache_spec import CacheLayout
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.page_pool import PagePool
+from interlock.core.page_supply import PageSupply
 from interlock.core.prefix_index import PrefixIndex, PrefixKey
 from interlock.core.request import RequestId
 from interlock.core.retention import Retention
 from interlock.core.token_sequence import TokenSequence
-from interlock.core.window_pages import WindowPages
-
-if TYPE_CHECKING:
-    from interlock.core.tiered_pages import TieredPages
 
 Flags = NDArray[np.bool_]
 NO_PAGES: Pages = np.empty(0, dtype=np.int32)
@@ -70,8 +66,8 @@ class Holding:
     first_live: Ints
 
 
-class KVCache:
-    """Pages of all tables, the prefix index and the eviction policy, behind request-level calls."""
+class KVCache(PageSupply):
+    """The supply of pages, behind request-level calls."""
 
     def __init__(
         self, layout: CacheLayout, allocators: Sequence[KVAllocator], index: PrefixIndex,
@@ -79,18 +75,8 @@ class KVCache:
         max_step_tokens: int, shares_pages: bool = False,
     ) -> None:  # fmt: skip
         """`shares_pages`: requests may fork each other's pages, not only the index's."""
+        super().__init__(layout, allocators, index, policy, page_size, max_step_tokens)
         self.shares_pages = shares_pages
-        self.layout = layout
-        self.page_size = page_size
-        self.pools = [PagePool(allocator) for allocator in allocators]
-        self.counters = CacheCounters()
-        self.runs = CachedRuns(index, policy, self.pools[0], self.counters)
-        self.tiers: TieredPages | None = None
-        self.now_s = 0.0
-        """When the step being planned, or committed, began or ended."""
-        self._max_step_tokens = max_step_tokens
-        self.generation = 0
-        """Changes whenever a page may have left the index: matches made before are void."""
         columns = -(-max_tokens // page_size)
         self.max_entries = columns * page_size
         self.tables = tuple(
@@ -102,61 +88,6 @@ class KVCache:
         self.first_live = np.zeros_like(self.counts)
         self.indexed = np.zeros(max_requests, dtype=np.int64)
         """How many leading pages of table 0 of each slot are in the index."""
-        self.windows = {
-            table: WindowPages(
-                lifetime.tokens, page_size, self.pools[table], self.pools[0].num_pages
-            )
-            for table, lifetime in enumerate(layout.lifetimes)
-            if isinstance(lifetime, Window)
-        }
-
-    @property
-    def index(self) -> PrefixIndex:
-        """The prefix index."""
-        return self.runs.index
-
-    # Capacity -----------------------------------------------------------------------------------
-
-    def pages_for(self, table: int, tokens: int) -> int:
-        """Most pages of a table that a request of this many entries ever needs at once.
-
-        A reserving allocator hands a page out once, so a window saves it nothing.
-        """
-        pages = -(-tokens // self.page_size)
-        if table in self.windows and not self.pools[table].allocator.reserves:
-            return min(pages, self.windows[table].most_pages(self._max_step_tokens))
-        return pages
-
-    def shortage(self, tokens: int) -> str | None:
-        """Why a request of this many entries can never fit, or None. The rule of intake."""
-        for table, pool in enumerate(self.pools):
-            needed = self.pages_for(table, tokens)
-            if needed > pool.num_pages:
-                return (
-                    f"needs {needed} pages of {self.page_size} tokens for {tokens} cached tokens, "
-                    f"but the pool has {pool.num_pages} (cache.num_pages)"
-                )
-        return None
-
-    def available(self, table: int = 0) -> int:
-        """Pages that could be had now, evicting every cached one, or as soon as copies end."""
-        pool = self.pools[table]
-        return pool.allocator.free_pages() + pool.cached + self.coming(table)
-
-    def coming(self, table: int) -> int:
-        """Pages that are only being saved: nobody's when that has ended."""
-        arriving = self.tiers.arriving[table] if self.tiers else 0
-        return self.pools[table].in_transit - arriving
-
-    @property
-    def comes_soon(self) -> bool:
-        """True while pages that are only being saved could be had by waiting."""
-        return any(pool.in_transit and self.coming(t) for t, pool in enumerate(self.pools))
-
-    @property
-    def waits_for_copies(self) -> bool:
-        """True while some page is in transit."""
-        return any(pool.in_transit for pool in self.pools)
 
     def room(self, tokens: int, match: Match) -> list[tuple[int, int]]:
         """For each table: pages that could be had beyond a match, and those still needed."""
@@ -310,49 +241,6 @@ class KVCache:
         places = np.arange(len(pages)) - np.repeat(before_R - first_R, counts_R)
         self.tables[table][np.repeat(slots, counts_R), places] = pages
 
-    def take(
-        self, table: int, owners: Sequence[RequestId], counts: Sequence[int], give_back: bool = True
-    ) -> Pages | None:
-        """New pages, counts[i] for owners[i], evicting what must go; None if there are too few.
-
-        `give_back`: also at the expense of what waiting requests had loaded.
-        """
-        pool, count = self.pools[table], sum(counts)
-        pages = pool.take(owners, counts)
-        if pages is None:
-            self.generation += 1
-            self._make_room(table, count)
-            while give_back and self._lacks(table, count) > 0 and self._give_back():
-                self._make_room(table, count)
-            pages = pool.take(owners, counts)
-        if pages is not None:
-            self.counters.pages_taken += count
-        return pages
-
-    def _give_back(self) -> bool:
-        return self.tiers is not None and self.tiers.give_back()
-
-    def _lacks(self, table: int, count: int) -> int:
-        return count - self.pools[table].allocator.free_pages() - self.coming(table)
-
-    def _make_room(self, table: int, count: int) -> None:
-        missing = self._lacks(table, count)
-        if table in self.windows:
-            self.windows[table].release_oldest(missing)
-        elif missing > 0:
-            self._left(self.runs.evict(missing))
-
-    def expire(self, now_s: float) -> None:
-        """Let go of what the eviction policy says has had its time."""
-        gone = self.runs.expire(now_s)
-        if len(gone):
-            self.generation += 1
-            self._left(gone)
-
-    def _left(self, gone: Pages) -> None:
-        for window in self.windows.values():
-            window.anchors_gone(gone)
-
     def truncate(self, holding: Holding, entries: int) -> None:
         """Give back pages beyond the first `entries` entries (never indexed ones).
 
@@ -378,12 +266,6 @@ class KVCache:
                 pages = self.tables[table][holding.slot, first:end].copy()
                 holding.first_live[table] = end
                 self.release(table, pages)
-
-    def release(self, table: int, pages: Pages) -> None:
-        """One reference less to each of these pages of a table."""
-        self.pools[table].drop_refs(pages)
-        if table in self.windows:
-            self.windows[table].released(pages)
 
     def close(self, holding: Holding, now_s: float) -> None:
         """End a request: unpin or free everything it held. Its prefix counts as used until now."""
@@ -451,10 +333,3 @@ class KVCache:
     def unindexed(self, slots: Ints, entries: Ints) -> Flags:
         """Which slots have full pages, of these entries with known keys, not in the index yet."""
         return (entries // self.page_size > self.indexed[slots]) & self.index.retains
-
-    # Checks -------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """The pool equation of every table, O(1)."""
-        for pool in self.pools:
-            pool.check()
