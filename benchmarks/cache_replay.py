@@ -24,13 +24,13 @@ from typing import Any
 
 from rich.progress import Progress
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.registry import load_registry
 from interlock.core.request import HashedPrompt, Request
-from interlock.core.resolver import describe_models
 from interlock.driver.block_replay import replay
 from interlock.driver.run import make_entries, serve
 from interlock.driver.tree_replay import replay_tree

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from interlock.conf.find_model import find_model
 from interlock.core.assemble import assemble
-from interlock.core.checkpoint import find_model
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams

@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import assemble
 from interlock.core.attention import AttentionBackend
@@ -34,7 +35,7 @@ from interlock.core.model import Decoder, ModelDescription
 from interlock.core.parallel import Placement
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.core.text import TextCodec
 from interlock.driver.manifest import device_entry
 from interlock.plugins.models.text import load_codec

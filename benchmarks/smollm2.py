@@ -32,17 +32,18 @@ from rich.console import Console
 from rich.table import Table
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from interlock.conf.find_model import describe_models, find_model
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import assemble
 from interlock.core.attention import AttentionBackend
-from interlock.core.checkpoint import find_model, load_decoder
+from interlock.core.checkpoint import load_decoder
 from interlock.core.component import BuildContext
 from interlock.core.engine import Engine
 from interlock.core.model import Decoder
 from interlock.core.parallel import Placement
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.driver.chat_template import chat_ids
 from interlock.driver.convert import convert
 from interlock.driver.manifest import device_entry

@@ -39,9 +39,9 @@ from rich.console import Console
 
 from benchmarks.beside.paired import Progress, interleaved, paired_ratio
 from benchmarks.speculation_page import page_of, table_of
+from interlock.conf.find_model import find_model
 from interlock.core.assemble import assemble
 from interlock.core.batch import StepPlan, StepResult
-from interlock.core.checkpoint import find_model
 from interlock.core.engine import Engine
 from interlock.core.errors import InterlockError
 from interlock.core.registry import load_registry

@@ -23,14 +23,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from interlock.conf.find_model import describe_models, find_model
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import assemble
-from interlock.core.checkpoint import find_model
 from interlock.core.engine import Engine
 from interlock.core.errors import RankError
 from interlock.core.registry import load_registry
 from interlock.core.request import Request, SamplingParams
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.core.testing.parallel_contract import children
 
 PROMPT_TOKENS = 64

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from interlock.core.checkpoint import shipped_models
+from interlock.conf.find_model import shipped_models
 from interlock.models.recipe.train_drafter import main as train_drafter
 
 FIELDS = ("acceptance", "agreement", "steps", "cpu_seconds", "target_cpu_seconds", "torch")

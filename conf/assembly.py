@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from interlock.conf.check_request import request_problems
+from interlock.conf.find_model import describe_models
 from interlock.conf.page_identity import NotingFormat, page_identity
 from interlock.conf.read_adapters import read_adapters
 from interlock.core.cache_spec import CacheLayout
@@ -35,10 +36,10 @@ from interlock.core.model_files import ModelFiles
 from interlock.core.options import plain
 from interlock.core.parallel import ParallelStrategy, Ranks
 from interlock.core.queues import Policies
-from interlock.core.rank import Leader, Rank, follow
+from interlock.core.rank import Leader, Rank, Told, follow
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request_features import lacking
-from interlock.core.resolver import Resolution, describe_models, resolve
+from interlock.core.resolver import Resolution, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.streams import request_seed
 from interlock.core.structured import StructuredOutput
@@ -87,8 +88,8 @@ class _Builder(Rank):
         config = replace(resolution.config, max_model_len=self._max_model_len(config))
         found = read_adapters(config.adapters)
         super().__init__(config, resolution.model, registry, resolution.chosen, ranks, found)
-        self.to_follow = config, found
-        """What the other ranks build from."""
+        where = self.model.files.path if self.model.files else Path()
+        self.to_follow = Told(config, where, found)
         self.classes["parallel"] = type(strategy)
         self.opened: list[ModelFiles] = []
         """Models that components read beside the target."""

@@ -1,6 +1,5 @@
-"""Find the model that `model=` names, describe it, load its decoder."""
+"""Open a model where it is stored, describe it, load its decoder."""
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,36 +15,6 @@ from interlock.core.parallel import Placement
 from interlock.core.weights import WeightSource
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-
-
-def shipped_models() -> dict[str, Path]:
-    """Name -> directory of every model that is installed with Interlock."""
-    spec = importlib.util.find_spec("interlock.models")
-    roots = spec.submodule_search_locations if spec else None
-    return {
-        config.parent.name: config.parent
-        for root in roots or ()
-        for config in sorted(Path(root).glob("*/config.json"))
-    }
-
-
-def find_model(name_or_path: str, formats: Sequence[ModelFormat]) -> ModelFiles:
-    """The model of a shipped or packaged name, or in this directory or file.
-
-    Raises CheckpointError with the closest name when there is neither.
-    """
-    shipped = shipped_models()
-    for form in formats:
-        if name_or_path in form.models:
-            return form.named(name_or_path)
-    path = shipped.get(name_or_path, Path(name_or_path).expanduser())
-    if path.exists():
-        return open_model(path, formats)
-    known = [*shipped, *(name for form in formats for name in form.models)]
-    raise CheckpointError(
-        f"model={name_or_path}: {unknown_name('model', name_or_path, known)}; "
-        "and no directory or file of this name"
-    )
 
 
 def open_model(path: Path, formats: Sequence[ModelFormat]) -> ModelFiles:

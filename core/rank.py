@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from interlock.core.attention import AttentionBackend
 from interlock.core.batch import StepPlan, StepResult
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import Capability, StoresFp8
-from interlock.core.checkpoint import load_decoder
+from interlock.core.checkpoint import describe_model, load_decoder, open_model
 from interlock.core.component import BuildContext
 from interlock.core.drafter import Drafter, FeatureDrafter
 from interlock.core.errors import ConfigError, RankError
@@ -26,12 +27,20 @@ from interlock.core.planes import Planes, torch_dtype
 from interlock.core.pool_size import pool_sizes
 from interlock.core.registry import Chosen, Registry
 from interlock.core.request import SamplingParams
-from interlock.core.resolver import describe_models
 from interlock.core.settings import EngineConfig
 from interlock.core.verifier import Verifier
 
 FOLLOWED = ("attention", "cache/allocator", "spec", "executor")
 """Seams of which every rank knows the component."""
+
+
+class Told(NamedTuple):
+    """What rank 0 has the others build from."""
+
+    config: EngineConfig
+    model: Path
+    """Where the model is stored."""
+    adapters: tuple[Adapter, ...]
 
 
 class Rank:
@@ -183,14 +192,14 @@ class Leader(Executor):
 
 def follow(ranks: Ranks, registry: Registry) -> None:
     """On a rank other than 0: build the part that rank 0 says, run its plans, return at the end."""
-    told: tuple[EngineConfig, tuple[Adapter, ...]] | None = None
+    told: Told | None = None
     told = ranks.from_first(told)
     assert told is not None
-    config, adapters = told
-    (model,) = describe_models(config, registry)
-    choices = [(seam, config.choices[seam]) for seam in FOLLOWED]
+    files = open_model(told.model, list(registry.formats.values()))
+    model = describe_model(files, list(registry.families.values()))
+    choices = [(seam, told.config.choices[seam]) for seam in FOLLOWED]
     chosen = {seam: registry.chosen(seam, of.name, of.config) for seam, of in choices}
-    rank = Rank(config, model, registry, chosen, ranks, adapters)
+    rank = Rank(told.config, model, registry, chosen, ranks, told.adapters)
     parts, _ = rank.parts(rank.build("spec"), None)
     executor: Executor = rank.build("executor", replace(rank.context, parts=parts))
     plan: StepPlan | None = None

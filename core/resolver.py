@@ -143,18 +143,6 @@ def _unfitness(candidate: _Candidate) -> tuple[int, int]:
     return sum(source == model for source, _ in found), len(found)
 
 
-def describe_models(config: EngineConfig, registry: Registry) -> list[ModelDescription]:
-    """The model that `config` names, or every shipped one for `model=auto`.
-
-    Raises CheckpointError when it cannot be found, read or served.
-    """
-    from interlock.core.checkpoint import describe_model, find_model, shipped_models
-
-    families, formats = list(registry.families.values()), list(registry.formats.values())
-    names = shipped_models() if config.model == AUTO else [config.model]
-    return [describe_model(find_model(name, formats), families) for name in names]
-
-
 def _best(
     config: EngineConfig, registry: Registry, models: Sequence[ModelDescription]
 ) -> _Candidate:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.read_config import to_plain
 from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.eviction import EvictionPolicy
 from interlock.core.registry import load_registry
 from interlock.core.request import Request
-from interlock.core.resolver import Resolution, describe_models, resolve
+from interlock.core.resolver import Resolution, resolve
 from interlock.core.settings import EngineConfig
 from interlock.core.workload import Workload, WorkloadContext
 from interlock.driver.block_replay import BlockReplay, replay

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import RunsModel
@@ -13,7 +14,7 @@ from interlock.core.engine import Engine
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
 from interlock.core.request import FinishReason, Request, RequestRecord, SamplingParams
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.core.settings import EngineConfig
 from interlock.driver.conversation import Conversation
 from interlock.driver.interrupts import Interrupts

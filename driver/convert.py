@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from interlock.core.checkpoint import DTYPES, describe_model, find_model
+from interlock.conf.find_model import find_model
+from interlock.core.checkpoint import DTYPES, describe_model
 from interlock.core.errors import CheckpointError, InterlockError
 from interlock.core.model_files import ModelFiles
 from interlock.core.planes import torch_dtype

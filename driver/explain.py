@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.capabilities import Capability, Composition, Requirement
 from interlock.core.errors import ConfigError
 from interlock.core.model_requirements import SETTINGS, model_requirements
 from interlock.core.registry import Registry
 from interlock.core.request_features import settings_requirements
-from interlock.core.resolver import Resolution, describe_models, resolve
+from interlock.core.resolver import Resolution, resolve
 from interlock.core.settings import flat_settings
 from interlock.driver.output import show
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interlock.conf.find_model import describe_models
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry
-from interlock.core.resolver import describe_models, reasons_against
+from interlock.core.resolver import reasons_against
 from interlock.core.seams import SEAMS
 from interlock.core.settings import Choice, EngineConfig
 from interlock.driver.component_table import built_in_registry

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from interlock.conf.find_model import describe_models
 from interlock.core.capabilities import DrivesVirtualTime, Lossy
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import Registry
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.core.settings import EngineConfig
 from interlock.study.cells import cell_id, choices_of
 from interlock.study.composer import Composer

@@ -10,13 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import SharesPages
 from interlock.core.component import BuildContext
 from interlock.core.kv_cache import KVCache
 from interlock.core.registry import Registry
-from interlock.core.resolver import Resolution, describe_models, resolve
+from interlock.core.resolver import Resolution, resolve
 from interlock.core.settings import Choice, EngineConfig
 from interlock.core.testing.cache_machine import LONGEST, REQUESTS, STEP_TOKENS, CacheMachine
 from interlock.core.testing.checked_policy import LAWS, CheckedPolicy

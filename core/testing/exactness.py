@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.capabilities import (
@@ -32,7 +33,7 @@ from interlock.core.engine import Engine
 from interlock.core.model import ModelDescription
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request import Request, RequestRecord, Status
-from interlock.core.resolver import describe_models, reasons_against
+from interlock.core.resolver import reasons_against
 from interlock.core.settings import AUTO, Choice, EngineConfig
 from interlock.core.testing.coverage import Cell
 from interlock.core.testing.every_draft import every_draft

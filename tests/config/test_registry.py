@@ -2,7 +2,7 @@
 
 import pytest
 
-from interlock.core.checkpoint import find_model
+from interlock.conf.find_model import find_model
 from interlock.core.component import BuildContext
 from interlock.core.errors import CheckpointError, ContractError, PluginError
 

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
+from interlock.conf.find_model import describe_models, find_model
 from interlock.conf.hydra_edge import compose
 from interlock.core.capabilities import KeepsPages, RunsModel, ServesAttention, SharesPages
-from interlock.core.checkpoint import find_model
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.driver.explain import chain, explanation, main, offered
 
 

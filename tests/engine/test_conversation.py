@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from interlock.core.checkpoint import shipped_models
+from interlock.conf.find_model import shipped_models
 from interlock.core.errors import ConfigError
 from interlock.driver.chat_template import chat_ids, chat_text
 from interlock.driver.conversation import Conversation

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import assemble
 from interlock.core.capabilities import ServesAttention, ServesTrees, ServesWindows
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.core.testing.attention_contract import AttentionContract
 from interlock.core.testing.executor_contract import ExecutorContract
 from interlock.core.testing.replay_drafter import Continuations, ReplayConfig, replay_component

@@ -4,11 +4,12 @@ from functools import partial
 
 import pytest
 
+from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.capabilities import CarriesTokens
 from interlock.core.component import BuildContext
 from interlock.core.registry import load_registry
-from interlock.core.resolver import describe_models, resolve
+from interlock.core.resolver import resolve
 from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.testing.workload_contract import WorkloadContract, byte_context
 from interlock.core.text import TextCodec

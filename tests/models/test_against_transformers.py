@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from interlock.conf.find_model import shipped_models
 from interlock.core.attention import AttentionBackend
-from interlock.core.checkpoint import shipped_models
 from interlock.core.model import Decoder
 from interlock.plugins.attention.gqa import GqaAttention
 from interlock.plugins.attention.mla import MlaAttention

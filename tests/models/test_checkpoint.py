@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from interlock.core.checkpoint import describe_model, find_model, shipped_models
+from interlock.conf.find_model import find_model, shipped_models
+from interlock.core.checkpoint import describe_model
 from interlock.core.errors import CheckpointError
 from interlock.core.testing.tiny import tiny_config, write_tiny_checkpoint
 from interlock.plugins.models import model_formats

@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 
-from interlock.core.checkpoint import describe_model, find_model
+from interlock.conf.find_model import find_model
+from interlock.core.checkpoint import describe_model
 from interlock.core.errors import CheckpointError
 from interlock.driver import convert as convert_module
 from interlock.driver.chat_template import chat_text

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from interlock.core.checkpoint import describe_model, find_model, load_decoder
+from interlock.conf.find_model import find_model
+from interlock.core.checkpoint import describe_model, load_decoder
 from interlock.core.model import Decoder
 from interlock.core.parallel import Placement
 from interlock.plugins.models import gguf_weights, model_formats

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlock.conf.find_model import find_model
 from interlock.core.assemble import assemble
-from interlock.core.checkpoint import describe_model, find_model
+from interlock.core.checkpoint import describe_model
 from interlock.core.errors import CheckpointError, InterlockError
 from interlock.driver.chat_template import chat_ids
 from interlock.plugins.models import model_families, model_formats

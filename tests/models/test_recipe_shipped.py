@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from interlock.core.checkpoint import shipped_models
+from interlock.conf.find_model import shipped_models
 from interlock.models.recipe.acceptance import measure_acceptance
 from interlock.models.recipe.checkpoint import load_decoder
 from interlock.models.recipe.eagle import load_head

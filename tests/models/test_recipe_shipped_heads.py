@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from interlock.core.checkpoint import shipped_models
+from interlock.conf.find_model import shipped_models
 from interlock.models.recipe.acceptance import chains_of
 from interlock.models.recipe.checkpoint import load_decoder
 from interlock.models.recipe.decode import continue_prompts

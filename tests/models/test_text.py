@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from interlock.core.checkpoint import shipped_models
+from interlock.conf.find_model import shipped_models
 from interlock.core.errors import CheckpointError, ConfigError
 from interlock.core.testing.tiny import write_byte_tokenizer
 from interlock.core.text import TextCodec

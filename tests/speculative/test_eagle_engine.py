@@ -6,8 +6,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from interlock.conf.find_model import shipped_models
 from interlock.core.assemble import assemble
-from interlock.core.checkpoint import shipped_models
 from interlock.core.request import Request, SamplingParams
 from interlock.models.recipe.acceptance import measure_acceptance
 from interlock.models.recipe.checkpoint import load_decoder

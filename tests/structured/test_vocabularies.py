@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
-from interlock.core.checkpoint import shipped_models
+from interlock.conf.find_model import shipped_models
 from interlock.plugins.models.hugging_face import HuggingFaceDirectory
 from interlock.plugins.models.text import TokenizersCodec, load_codec
 from interlock.plugins.structured import XGrammarConfig

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from interlock.conf.find_model import find_model
 from interlock.core.assemble import assemble
-from interlock.core.checkpoint import describe_model, find_model, load_decoder
+from interlock.core.checkpoint import describe_model, load_decoder
 from interlock.core.model import Decoder, Taps
 from interlock.core.model_files import ModelFiles
 from interlock.core.parallel import Placement
