@@ -10,6 +10,7 @@ import torch
 from interlock.conf.check_request import request_problems
 from interlock.conf.find_model import describe_models
 from interlock.conf.page_identity import NotingFormat, page_identity
+from interlock.conf.rank_parts import RankParts
 from interlock.conf.read_adapters import read_adapters
 from interlock.core.cache_spec import CacheLayout
 from interlock.core.capabilities import (
@@ -36,7 +37,7 @@ from interlock.core.model_files import ModelFiles
 from interlock.core.options import plain
 from interlock.core.parallel import ParallelStrategy, Ranks
 from interlock.core.queues import Policies
-from interlock.core.rank import Leader, Rank, Told, follow
+from interlock.core.rank import Leader, Told, follow
 from interlock.core.registry import Registry, load_registry
 from interlock.core.request_features import lacking
 from interlock.core.resolver import Resolution, resolve
@@ -76,7 +77,7 @@ def build_engine(
         raise
 
 
-class _Builder(Rank):
+class _Builder(RankParts):
     """Rank 0: what every rank builds, and the engine around it."""
 
     def __init__(

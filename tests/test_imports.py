@@ -73,13 +73,14 @@ def test_core_and_configuration_import_neither_plugins_nor_the_driver(path):
     assert not [name for name in imports_of(path) if name.startswith(outside)]
 
 
-def test_only_assembly_and_the_kit_read_overrides():
+def test_the_core_needs_configuration_only_where_engines_and_ranks_begin():
     readers = [
         name_of(path)
         for path in CORE
         if any(name.startswith("interlock.conf") for name in imports_of(path))
     ]
-    assert [name for name in readers if "/testing/" not in name] == ["core/assemble.py"]
+    entrances = ["core/assemble.py", "core/rank.py"]
+    assert [name for name in readers if "/testing/" not in name] == entrances
 
 
 @pytest.mark.parametrize("path", DRIVER + STUDY, ids=name_of)

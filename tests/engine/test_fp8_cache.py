@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from interlock.conf import pool_size
 from interlock.conf.hydra_edge import compose
-from interlock.core import pool_size
 from interlock.core.assemble import build_engine
 from interlock.core.component import Component
 from interlock.core.errors import ConfigError

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.core import pool_size
+from interlock.conf import pool_size
 from interlock.core.cache_spec import CacheGroup, CacheLayout, Full, Plane, Window
 from interlock.core.registry import load_registry
 from interlock.core.testing.tiny import write_tiny_checkpoint

@@ -92,7 +92,7 @@ def test_a_rank_with_less_memory_decides_how_many_pages_all_have(model, monkeypa
         rank = int(name.removeprefix("rank ")) if name.startswith("rank ") else 0
         return [sizes[rank]] * len(layout.lifetimes)
 
-    monkeypatch.setattr("interlock.core.rank.pool_sizes", of_this_rank)
+    monkeypatch.setattr("interlock.conf.rank_parts.pool_sizes", of_this_rank)
     engine = build(model, with_threads(), parallel="threads4")
     assert engine.core.cache.pools[0].num_pages == 30
     plane = next(iter(engine.planes.of_layer[0].values()))
