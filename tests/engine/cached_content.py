@@ -37,6 +37,19 @@ def drained(engine):
         order.append(paths[int(gone[0])])
 
 
+def companions(engine):
+    """For each window the rows of the pages that have a companion, in the order of `anchors`."""
+    rows_of = {}
+    for run in engine.core.cache.index.runs():
+        rows, node = [], run
+        while node is not None:
+            rows, node = node.rows.tolist() + rows, node.parent
+        for place, page in enumerate(run.pages, start=1):
+            rows_of[int(page)] = (run.salt, rows[: len(rows) - len(run.pages) + place])
+    windows = engine.core.cache.windows.values()
+    return [[rows_of[anchor] for anchor in window.anchors.tolist()] for window in windows]
+
+
 def rebuilt(replica):
     """The same of a replica, by following parents."""
     spaces = defaultdict(set)

@@ -6,7 +6,7 @@ import pytest
 
 from interlock.core.assemble import assemble
 from interlock.core.testing.integrity import check_engine
-from tests.engine.cached_content import drained, walked
+from tests.engine.cached_content import companions, drained, walked
 from tests.engine.tiers import base, greedy, tiny, tokens
 
 LONGEST = 48
@@ -82,6 +82,7 @@ def test_a_cache_saved_between_evictions_serves_as_if_it_had_stayed(
 
     snapshot.save(tmp_path / "rest")
     rest = assemble([*chosen, f"cache.snapshot.load={tmp_path / 'rest'}"])
+    assert companions(rest) == companions(stays), "and would be dropped in the same order"
     before = evicted.evicted_pages
     outputs, hits = serve(stays, second_wave)
     assert outputs == serve(right, second_wave)[0]
