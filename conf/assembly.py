@@ -161,11 +161,12 @@ class _Builder(RankParts):
         return engine
 
     def _cache(self, layout: CacheLayout, pages: list[int]) -> KVCache:
+        context = replace(self.context, num_pages=pages[0])
         return KVCache(
             layout=layout,
             allocators=[self.allocator(count) for count in pages],
-            index=self.build("cache/index"),
-            policy=self.build("cache/eviction"),
+            index=self.build("cache/index", context),
+            policy=self.build("cache/eviction", context),
             page_size=self.config.cache.page_size,
             max_requests=self.config.scheduler.max_requests,
             max_tokens=self.max_len,

@@ -8,8 +8,11 @@ import pytest
 from interlock.core.request import HashedPrompt, Request, SamplingParams
 from interlock.driver.tree_replay import replay_tree
 from interlock.plugins.cache.block_hash import BlockHashIndex
+from interlock.plugins.cache.eviction.arc import ARCEviction
 from interlock.plugins.cache.eviction.fifo import FIFOEviction
 from interlock.plugins.cache.eviction.lru import LRUEviction
+from interlock.plugins.cache.eviction.lruk import LRUKEviction
+from interlock.plugins.cache.eviction.s3fifo import S3FIFOEviction
 from interlock.plugins.cache.paged import PagedAllocator
 from interlock.plugins.cache.radix import RadixIndex
 from tests.engine.serving import build, serve
@@ -66,16 +69,30 @@ def test_lru_finds_what_a_tree_kept_by_hand_finds(seed, capacity, index):
     assert hits.pages == sum(one.num_prompt_tokens // BLOCK for one in requests)
 
 
-@pytest.mark.parametrize("policy", ["lru", "fifo"])
-def test_an_engine_that_serves_one_request_at_a_time_uses_as_many(policy):
-    requests = trace(7)
-    engine = build(page_size=BLOCK, num_pages=24, max_requests=1, eviction=policy)
+ALONE = {
+    "lru": LRUEviction, "fifo": FIFOEviction, "lruk": lambda: LRUKEviction(history_pages=24),
+    "arc": lambda: ARCEviction(24), "s3fifo": lambda: S3FIFOEviction(24),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ALONE)
+@pytest.mark.parametrize("index", ["radix", "block_hash"])
+def test_an_engine_that_serves_one_request_at_a_time_uses_as_many(policy, index):
+    requests = trace(7, count=150)
+    engine = build(page_size=BLOCK, num_pages=24, max_requests=1, eviction=policy, index=index)
     records = {}
     for one in requests:
-        records |= serve(engine, replace(one, arrival_s=0.0))
-    made = {"lru": LRUEviction, "fifo": FIFOEviction}[policy]()
-    hits = replay_tree(requests, BLOCK, PagedAllocator(24), RadixIndex(), made)
+        records |= serve(engine, one)
+    hits = replay_tree(requests, BLOCK, PagedAllocator(24), RadixIndex(), ALONE[policy]())
     assert hits.used * BLOCK == sum(record.cached_tokens for record in records.values())
+
+
+def test_the_trace_tells_policies_apart():
+    used = {}
+    for name, make in ALONE.items():
+        requests = trace(7, count=150)
+        used[name] = replay_tree(requests, BLOCK, PagedAllocator(24), RadixIndex(), make()).used
+    assert len(set(used.values())) >= 4, "a trace that tells them apart"
 
 
 def test_a_prompt_longer_than_the_pool_is_passed_over():
