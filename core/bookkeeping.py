@@ -55,7 +55,7 @@ def book_drafts(
 
 
 def outcome(
-    rows: PlannedRows, result: StepResult, verified: Sequence[int], accepted: Ints
+    rows: PlannedRows, result: StepResult, verified: Sequence[int], accepted: Ints, seconds: float
 ) -> StepOutcome:
     """What a length policy learns from a step whose rows `verified` had a draft that counts."""
     proposed = [len(draft.tokens) for draft in result.drafts.values()]
@@ -74,4 +74,5 @@ def outcome(
         drafting=rows.made.requests or len(proposed),
         proposed=rows.made.longest or max(proposed, default=0),
         times=result.times,
+        seconds=seconds,
     )

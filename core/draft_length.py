@@ -29,7 +29,8 @@ class DraftRound(NamedTuple):
 class StepOutcome(NamedTuple):
     """What a finished step did: decode and verify rows, other tokens (of prompts), the rounds of
     its drafts, the requests that got new candidates and the most that one of them got (of drafters
-    on the host: that were asked for, this step's), and where the time went."""
+    on the host: that were asked for, this step's), where the time went, and the seconds since the
+    step before it was complete: planning and commit are in them."""
 
     decodes: int
     prompt_tokens: int
@@ -37,6 +38,7 @@ class StepOutcome(NamedTuple):
     drafting: int
     proposed: int
     times: StepTimes
+    seconds: float = 0.0
 
 
 class DraftLength(ABC):

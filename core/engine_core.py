@@ -40,6 +40,7 @@ class EngineCore(Lives):
         self._planner = Planner(self.queues, cache, self.drafts, intake.vocab_size, loads)
         self._executor, self._verifier = executor, verifier
         self._flights: deque[tuple[StepPlan, PlannedRows]] = deque()
+        self._learned_s = 0.0
         self._next_step = 0
 
     def plan(self, now_s: float) -> StepPlan | None:
@@ -103,7 +104,7 @@ class EngineCore(Lives):
             accepted[r] = min(len(path), counts[r])
         book_drafts(rows, counted & passes, accepted, counts, self.ledger)
         if self.drafts.num_drafts:
-            self._learn(rows, result, counted & passes, accepted)
+            self._learn(rows, result, counted & passes, accepted, now_s)
         self._advance(rows, result, counted, counts, accepted)
         self._index(rows, counted, now_s)
         self._release()
@@ -116,7 +117,9 @@ class EngineCore(Lives):
                 self._end(live, Status.FINISHED, reason, now_s)
         self._trim(rows)
 
-    def _learn(self, rows: PlannedRows, result: StepResult, counted: Flags, accepted: Ints) -> None:
+    def _learn(
+        self, rows: PlannedRows, result: StepResult, counted: Flags, accepted: Ints, now_s: float
+    ) -> None:  # fmt: skip
         """Tell the drafter and the length policy what became of the drafts that count."""
         lives, host = rows.roster.lives, self.drafts.host
         verified = [r for r in rows.drafts if counted[r]]
@@ -124,7 +127,8 @@ class EngineCore(Lives):
             for r in verified:
                 if r in result.draws:
                     host.verified(lives[r].id, rows.drafts[r], result.draws[r])
-        self.drafts.length.observe(outcome(rows, result, verified, accepted))
+        seconds, self._learned_s = now_s - self._learned_s, now_s
+        self.drafts.length.observe(outcome(rows, result, verified, accepted, seconds))
 
     def _drop_lost(
         self, rows: PlannedRows, counted: Flags, result: StepResult, now_s: float

@@ -32,6 +32,7 @@ def outcomes(draw: st.DrawFn) -> StepOutcome:
         drafting=draw(st.integers(0, 4)),
         proposed=draw(st.integers(0, 8)),
         times=StepTimes(*draw(st.tuples(*[st.floats(0, 0.1)] * 3))),
+        seconds=draw(st.floats(0, 0.5)),
     )
 
 

@@ -1,6 +1,7 @@
 """What a step committed, and which of it a feature drafter takes in now.
 
-Legend: T tokens of the step, R its rows, N committed tokens, E hidden size.
+Legend: T tokens of the step, R its rows, N committed tokens, E hidden size, O of
+all outputs together.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from interlock.core.batch import Ints, StepPlan, StepResult
 from interlock.core.drafter import Drafter, DraftRows
-from interlock.plugins.executor.deferred import Deferred, Flags, on
+from interlock.plugins.executor.deferred import Deferred, Flags, beside, on
 
 
 class Committed(NamedTuple):
@@ -94,7 +95,10 @@ def rows_to_take_in(
     Where anybody wants candidates: all, with those of their requests that waited. Else what may
     wait waits, and a drafter without cache rows of its own gets nothing.
     """
-    committed, outputs = Committed.of(plan, result, drafter), (features_TE, *taps)
+    outputs = features_TE, *taps
+    if deferred.goes_on(plan, result, outputs):
+        return None
+    committed = Committed.of(plan, result, drafter)
     present_R = committed.counts_R > 0
     wanted = bool(committed.limits_R[present_R].any())
     if not (wanted or drafter.attention):
@@ -119,20 +123,18 @@ def _with_waiting(
     new_N = np.repeat(taken_R, counts_R)
     flat_N = committed.flat_N[new_N]
     tokens_N, following_N = batch.tokens[flat_N], committed.following_N[new_N]
-    given = [output_TE[on(flat_N, output_TE)] for output_TE in outputs]
+    outputs_TO = beside(outputs)
+    given_NO = outputs_TO[on(flat_N, outputs_TO)]
     waited = deferred.take(batch, taken_R, waiting_R)
-    if len(waited.tokens_N):
+    if waited.outputs_NO is not None:
         rows = np.arange(batch.num_rows)
         of_row_N = np.concatenate([np.repeat(rows, waiting_R), np.repeat(rows, counts_R * taken_R)])
         order_N = np.argsort(of_row_N, kind="stable")
         tokens_N = np.concatenate([waited.tokens_N, tokens_N])[order_N]
         following_N = np.concatenate([waited.following_N, following_N])[order_N]
-        given = [
-            torch.cat([before_NE, now_NE])[on(order_N, now_NE)]
-            for before_NE, now_NE in zip(waited.outputs, given, strict=True)
-        ]
-    device, ends_R = outputs[0].device, np.cumsum(counts_R * taken_R + waiting_R)
-    features_NE, *taps = given
+        given_NO = torch.cat([waited.outputs_NO, given_NO])[on(order_N, given_NO)]
+    device, ends_R = given_NO.device, np.cumsum(counts_R * taken_R + waiting_R)
+    features_NE, *taps = given_NO.chunk(len(outputs), dim=1)
     return DraftRows(
         features_NE=features_NE,
         tokens_N=torch.from_numpy(tokens_N).to(device),

@@ -115,6 +115,8 @@ class StepCosts:
         self._drafting = False
         self._idle: dict[int, Point] = {}
         self._drafts: dict[int, CostTable] = {}
+        self._host = CostTable(), CostTable()
+        """Planning and commit of steps without drafts, and of those that verify and draft."""
 
     def observe(self, outcome: StepOutcome) -> None:
         """Learn from a step whose executor said where its time went."""
@@ -135,18 +137,24 @@ class StepCosts:
             step = max(IDLE_WEIGHT, 1 / (mean.weight + 1)) * (times.catch_up_s - mean.seconds)
             self._idle[key] = Point(key, mean.seconds + step, mean.weight + 1)
         self._drafting = bool(outcome.drafting and outcome.proposed)
+        if outcome.seconds > 0 and self._drafting == bool(outcome.rounds):
+            host_s = max(0.0, outcome.seconds - sum(times))
+            self._host[self._drafting].add(outcome.decodes, host_s)
 
     def catch_up(self, decodes: int) -> float:
-        """Seconds in which the drafter takes in what this many requests committed, to draft."""
+        """Seconds in which the drafter takes in what this many requests committed, to draft, and
+        the host plans and commits."""
         table = self._catch_up if self._catch_up.sizes else self._resumed
-        return table.at(decodes)
+        host = self._host[True] if self._host[True].sizes else self._host[False]
+        return table.at(decodes) + host.at(decodes)
 
     def idle(self, decodes: int) -> float:
         """The same while nothing is drafted, on average: committed rows wait, and then come
         together."""
         key = _shared(decodes)
         near = min(self._idle, key=lambda known: abs(known - key), default=None)
-        return 0.0 if near is None else self._idle[near].seconds * decodes / max(1, near)
+        waited_s = 0.0 if near is None else self._idle[near].seconds * decodes / max(1, near)
+        return waited_s + self._host[False].at(decodes)
 
     def around(self, decodes: int) -> float:
         """Seconds that this many requests take beside the target, with drafts as long as ever."""
