@@ -78,8 +78,9 @@ def explanation(resolution: Resolution) -> Iterator[str]:
     yield "Who looks for what, and who provides it:"
     for link in chain(resolution):
         provided = ", ".join(link.providers) if link.providers else "nobody"
+        without = " (works without)" if link.met and not link.providers else ""
         refused = "" if link.met else " (refused)"
-        yield f"  {link.source} looks for {said(link.capability)}: {provided}{refused}"
+        yield f"  {link.source} looks for {said(link.capability)}: {provided}{without}{refused}"
     if resolution.problems:
         yield ""
         yield "Refused:"

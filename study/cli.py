@@ -1,6 +1,7 @@
 """`interlock study FILE`: run an ablation study, go on with one, report on one."""
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from interlock.study.cores import core_sets
 from interlock.study.folder import StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
+from interlock.study.progress_lines import ProgressLines
 from interlock.study.read_study import EXAMPLE, changed_study, read_study
 from interlock.study.report.commands import report, report_main
 from interlock.study.report.comparison import compare_main
@@ -156,8 +158,11 @@ def _run(
     with Progress(*COLUMNS, console=console, transient=True) as progress:
         task = progress.add_task("runs", total=None)
 
-        def told(done: int, total: int, _place: Place) -> None:
+        lines = ProgressLines(sys.stderr, shown=not console.is_terminal)
+
+        def told(done: int, total: int, place: Place) -> None:
             progress.update(task, completed=done, total=total)
+            lines.tell(done, total, place)
 
         return run_study(
             plan.study, folder, registry, plan, cores, retry_failed, told, study_file=text

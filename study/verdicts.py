@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from interlock.study.bootstrap import Measured
-from interlock.study.comparisons import Compared, MetricComparisons
+from interlock.study.comparisons import LEAST_PAIRS, Compared, MetricComparisons
 from interlock.study.corrections import holm
 from interlock.study.findings import Contrast, Estimate, Interaction
 from interlock.study.layout import off_scale
@@ -88,8 +88,10 @@ def _verdict(
     metric: Metric, floor: Floor, one: Compared, estimate: Estimate, confidence: float
 ) -> tuple[str, str]:
     if one.measured is None:
+        if one.num_pairs >= LEAST_PAIRS:
+            return TOO_FEW, "No cell was run twice, so nothing is known of the noise."
         runs = f"{one.num_pairs} pair{'s' * (one.num_pairs != 1)} with {one.against}"
-        return TOO_FEW, f"{runs}; a difference needs two, and a study at least one repeated cell."
+        return TOO_FEW, f"{runs}; a difference needs {LEAST_PAIRS}."
     if one.idle:
         return INERT, f"{' and '.join(one.idle)} differed and never acted: nothing was measured."
     if not math.isfinite(floor.half_width):

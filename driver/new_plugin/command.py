@@ -24,7 +24,7 @@ def main(arguments: Sequence[str], registry: Registry) -> None:
     name, seam = Names(parsed.name).choice, template_of(seam_called(parsed.seam)).seam
     show(
         f"wrote {folder}: {seam}={name}\n\nnext:\n"
-        f"  pip install -e {folder}\n"
+        f"  pip install -e '{folder}[test]'\n"
         f"  interlock plugins check {seam}/{name}\n"
         f"  interlock run {seam}={name}"
     )

@@ -63,6 +63,13 @@ def test_the_chain_names_what_was_looked_for_and_every_provider():
             assert link.capability in offered(found)[provider]
 
 
+def test_one_of_two_capabilities_is_enough_and_the_missing_one_is_no_alarm():
+    lines = list(explanation(resolution("model=tiny-gqa", "executor=fixed", "spec=eagle")))
+    assert lines[0] == "This would run."
+    assert "  spec=eagle looks for RunsModel: nobody (works without)" in lines
+    assert "  spec=eagle looks for SimulatesDrafts: executor=fixed" in lines
+
+
 def test_looking_for_what_must_not_be_there_is_met_by_nobody():
     found = resolution("model=tiny-gqa", "executor=fixed", "numerics=batch_invariant")
     links = [link for link in chain(found) if link.capability == RunsModel()]

@@ -220,6 +220,7 @@ def test_one_repeat_is_too_few_pairs():
     made, cells = study(TWO, repeats=1), grid(TWO)
     found = analyse(made, cells, observe(made, cells, additive))
     assert {one.verdict for one in (*found.contrasts, *found.effects)} == {"too few pairs"}
+    assert all("needs 2" in one.reason for one in found.contrasts if one.estimate.num_pairs < 2)
     assert not math.isfinite(found.noise[0].value)
 
 
