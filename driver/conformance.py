@@ -24,9 +24,10 @@ from interlock.core.capabilities import (
     ServesWindows,
 )
 from interlock.core.component import BuildContext
-from interlock.core.errors import ConfigError, InterlockError, PluginError
+from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import Chosen, Registry
 from interlock.core.seams import SEAMS
+from interlock.driver.feature_drafters import on_a_shipped_model
 
 CONTRACTS = {
     "attention": "attention_contract:AttentionContract",
@@ -51,6 +52,7 @@ CONTRACTS = {
     "workload": "workload_contract:WorkloadContract",
 }
 """Seam -> the contract class of its components."""
+FEATURE_CONTRACT = "feature_drafter_contract:FeatureDrafterContract"
 SCRATCH = "{scratch}"
 """In an option's value: a new empty folder for each instance."""
 PAYLOAD_BYTES = 32 << 10
@@ -173,18 +175,12 @@ def _drafter(made: _Made) -> Found:
 
     try:
         drafter = made.build()
-    except InterlockError as error:
-        raise PluginError(f"{error}{_HEAD}") from error
+    except InterlockError:  # it wants a model, or the head beside one
+        drafter = None
     if isinstance(drafter, TokenDrafter):
         return _plain(made)
-    raise PluginError(f"{made.chosen.key} runs passes of its own over a model's features{_HEAD}")
-
-
-_HEAD = (
-    "; a drafter with a head of its own is checked by a subclass of "
-    "interlock.core.testing.feature_drafter_contract.FeatureDrafterContract in its package's "
-    "tests, which writes a head for the kit's small models"
-)
+    attributes = on_a_shipped_model(made.registry, made.chosen.key, made.overrides())
+    return contract_called(FEATURE_CONTRACT), attributes
 
 
 def _verifier(made: _Made) -> Found:

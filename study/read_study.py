@@ -1,6 +1,6 @@
 """A study file read into a Study, with everything that is wrong with it said at once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,13 @@ def changed_study(study: Study, overrides: tuple[str, ...]) -> Study:
             may = ", ".join(f"{PREFIX}{key}" for key in FREE)
             problems.append(f"{text}: a resumed study stays as it is; what may change: {may}")
     _override(tree, overrides, problems)
-    read = {
+    read: dict[str, Callable[[], Any]] = {
         "title": lambda: read_values.text(tree, "title", "", problems),
         "confidence": lambda: _confidence(tree, problems),
         "timeout_s": lambda: _timeout_s(tree, problems),
         "launcher": lambda: _launcher(tree, problems),
     }
-    changes = {key: read[key]() for key in FREE if key in tree}
+    changes: dict[str, Any] = {key: read[key]() for key in FREE if key in tree}
     if problems:
         raise ConfigError(problems)
     return replace(study, **changes)

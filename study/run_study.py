@@ -28,13 +28,15 @@ def run_study(
     retry_failed: bool = False,
     told: Told = lambda *_: None,
     study_file: str = "",
+    workers: Sequence[Worker] = (),
 ) -> list[Observation]:
     """Run what is not done yet; every observation, in the order of running.
 
-    `study_file` is the text that the study was read from: the folder keeps it.
-    `cores` has an entry for each worker that runs beside the others. A run that failed says why
-    and others go on; with `retry_failed` such runs are done again. What is done stays in the folder
-    whatever ends this early: call it again with the same study to go on.
+    `study_file` is the text that the study was read from: the folder keeps it. `cores` has an entry
+    for each worker that runs beside the others; or `workers` are the caller's, who closes them, for
+    several studies in a row. A run that failed says why and others go on; with `retry_failed` such
+    runs are done again. What is done stays in the folder whatever ends this early: call it again
+    with the same study to go on.
 
     Raises:
         ConfigError: the baseline is refused, or the folder is that of another study.
@@ -42,12 +44,13 @@ def run_study(
         KeyboardInterrupt: Ctrl-C; the run that was going on is not recorded.
     """
     plan = plan or plan_study(study, registry)
-    runs = Runs(plan, folder, begin(folder, plan, len(cores), study_file))
+    jobs = len(workers or cores)
+    runs = Runs(plan, folder, begin(folder, plan, jobs, study_file))
     order = run_order(plan.cells, study.repeats, study.seed)
     left = [place for place in order if not runs.restore(place, retry_failed)]
     done = len(order) - len(left)
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(listed)) for listed in cores]
+        workers = workers or [stack.enter_context(Worker(listed)) for listed in cores]
         if study.launcher and left:
             left = _launched(study, folder, plan, runs, left, told)
         for worker in workers if left else ():

@@ -38,11 +38,6 @@ class Worker:
     ) -> None:
         self.close()
 
-    @property
-    def process_id(self) -> int | None:
-        """The server's, while there is one; its child is the run."""
-        return None if self._process is None else self._process.pid
-
     def run(self, job: Job) -> bool:
         """Do the job and return when its process ended; its folder tells how.
 

@@ -1,14 +1,31 @@
 """Temporary environments: this one's packages and others, which are really installed."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PIP = ["-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+_ALL = """
+import contextlib, io, json, sys
+from interlock.driver.cli import main
+printed = []
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:], said, status = command, io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
+    assert status == 0, (command, status, said.getvalue())
+    printed.append(said.getvalue())
+print(json.dumps(printed))
+"""
 
 
 class Site:
@@ -52,6 +69,19 @@ class Site:
     def interlock(self, *arguments: str, cwd: Path, status: int = 0) -> str:
         """What the command line prints, errors included."""
         return self.python(str(ROOT / "run.py"), *arguments, cwd=cwd, status=status)
+
+    def interlock_all(self, *commands: Sequence[str], cwd: Path) -> list[str]:
+        """What several command lines print, one after the other in one Python.
+
+        Each has what a process of its own would have but the imports, which take most of the time.
+        """
+        printed = self.python("-c", _ALL, json.dumps([list(one) for one in commands]), cwd=cwd)
+        found: list[str] = json.loads(printed.splitlines()[-1])
+        return found
+
+    def without_figures(self) -> None:
+        """As where matplotlib is not installed: reports without drawing."""
+        (self.folder / "matplotlib.py").write_text("raise ImportError('hidden by a test')\n")
 
     def python(self, *arguments: str, cwd: Path, status: int = 0) -> str:
         """What a Python that sees the site prints, errors included."""

@@ -33,16 +33,16 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("journey")
     (folder / "site").mkdir()
     site = Site(folder / "site")
+    site.without_figures()
     (folder / "drafters.yaml").write_text(study_file())
-    printed = {}
-    for words in journey():
-        line = " ".join(words)
-        if words[0] == "pip":
-            source = folder / Path(words[2])
-            printed[line] = site.python(*PIP, "--target", str(site.folder), str(source), cwd=folder)
-        else:
-            printed[line] = site.interlock(*words[1:], *FEWER.get(words[1], ()), cwd=folder)
-    return printed
+    first, install, *others = journey()
+    source = folder / Path(install[2])
+    said = [
+        site.interlock(*first[1:], cwd=folder),
+        site.python(*PIP, "--target", str(site.folder), str(source), cwd=folder),
+        *site.interlock_all(*([*one[1:], *FEWER.get(one[1], ())] for one in others), cwd=folder),
+    ]
+    return dict(zip((" ".join(words) for words in journey()), said, strict=True))
 
 
 def of(walked: dict[str, str], command: str) -> str:
@@ -52,6 +52,8 @@ def of(walked: dict[str, str], command: str) -> str:
 
 def test_it_takes_fewer_than_ten_commands(walked: dict[str, str]) -> None:
     assert len(walked) < 10
+    assert [words[0] for words in journey()].count("pip") == 1
+    assert journey()[1][0] == "pip"
     assert next(iter(walked)).startswith("interlock new-plugin my-drafter")
     assert list(walked)[-1].startswith("interlock study")
 

@@ -16,6 +16,7 @@ from interlock.driver.new_plugin.template import SHARED, seam_called, template_o
 from tests.installed import Site
 
 ROOT = Path(__file__).parents[2]
+APART = ("executor", "parallel", "structured", "cache/tiers/below")
 OWN = [seam for seam in SEAMS if seam not in SHARED]
 
 
@@ -34,17 +35,32 @@ def written(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def everywhere(written, tmp_path_factory):
-    """An environment in which all of them are installed: a few by pip, the rest as pip leaves them.
+    """An environment in which all of them are installed: one by pip, the rest as pip leaves them.
 
-    (Each build takes pip a second and a half.)
+    (Each build takes pip a second and a half; another is in the tests of the journey.)
     """
     site = Site(tmp_path_factory.mktemp("site"))
-    by_pip = [written / named(seam) for seam in ("spec", "cache/tiers", "structured")]
+    by_pip = [written / named("cache/tiers")]
     site.pip_install(*by_pip)
     for seam in OWN:
         if written / named(seam) not in by_pip:
             site.put(written / named(seam))
     return site
+
+
+@pytest.fixture(scope="module")
+def said(everywhere, tmp_path_factory):
+    """What the list, the kit of one distribution and a run say; and the folder of that run.
+
+    The run has those that go together: the executor has its own, and no ranks are started.
+    """
+    folder = tmp_path_factory.mktemp("run")
+    chosen = [f"{seam}={Names(named(seam)).choice}" for seam in OWN if seam not in APART]
+    run = ["run", *chosen, "workload.bursts=1", "workload.burst_size=4", "workload.output_tokens=4",
+           "model=tiny-gqa", "threads=1", f"hydra.run.dir={folder}"]  # fmt: skip
+    commands = ["plugins", "--json"], ["plugins", "check", "my-cache-tiers"], run
+    listed, checked, _ = everywhere.interlock_all(*commands, cwd=folder)
+    return json.loads(listed), checked, folder
 
 
 def test_every_seam_has_a_template_whose_files_are_python_and_toml(written):
@@ -70,8 +86,8 @@ def test_every_template_passes_the_contract_of_its_seam_and_its_own_tests(writte
     assert int(printed.split(" passed")[0].split()[-1]) > 8 * len(OWN)
 
 
-def test_every_template_is_listed_with_its_distribution(everywhere, tmp_path):
-    listed = json.loads(everywhere.interlock("plugins", "--json", cwd=tmp_path))
+def test_every_template_is_listed_with_its_distribution(said):
+    listed = said[0]
     found = {(c["seam"], c["name"]): c for c in listed["components"]}
     for seam in SEAMS:
         name = named(SHARED.get(seam, seam))
@@ -81,25 +97,20 @@ def test_every_template_is_listed_with_its_distribution(everywhere, tmp_path):
     assert listed["broken"] == []
 
 
-def test_the_kit_of_the_command_line_agrees(everywhere, tmp_path):
-    printed = everywhere.interlock("plugins", "check", "my-cache-tiers", cwd=tmp_path)
+def test_the_kit_of_the_command_line_agrees(said):
+    printed = said[1]
     assert "cache/tiers=my_cache_tiers (my-cache-tiers 0.1.0)" in printed
     assert "passed  any history loses entries at most" in printed
     assert "2 of 2 components keep their contract" in printed
 
 
-def test_an_engine_runs_with_the_components_of_all_templates_at_once(everywhere, tmp_path):
-    """Those that go together: the executor has its own run, and no ranks are started."""
-    apart = ("executor", "parallel", "structured", "cache/tiers/below")
-    chosen = [f"{seam}={Names(named(seam)).choice}" for seam in OWN if seam not in apart]
-    everywhere.interlock("run", *chosen, "workload.bursts=1", "workload.burst_size=4",
-                         "workload.output_tokens=4", "model=tiny-gqa", "threads=1",
-                         f"hydra.run.dir={tmp_path / 'run'}", cwd=tmp_path)  # fmt: skip
-    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+def test_an_engine_runs_with_the_components_of_all_templates_at_once(said):
+    folder = said[2]
+    manifest = json.loads((folder / "run.json").read_text())
     for seam in OWN:
-        if seam not in apart:
+        if seam not in APART:
             assert manifest["components"][seam]["distribution"] == named(seam)
-    assert json.loads((tmp_path / "run" / "cache_at_the_end.json").read_text())["pages"] > 0
+    assert json.loads((folder / "cache_at_the_end.json").read_text())["pages"] > 0
 
 
 @pytest.mark.parametrize(

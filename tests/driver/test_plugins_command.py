@@ -127,9 +127,20 @@ def test_one_that_cannot_be_built_says_why_and_is_not_said_to_pass(with_componen
     assert "No module named 'no_such_module'" in printed
 
 
-def test_a_drafter_with_a_head_says_what_its_package_has_to_do(capsys):
-    assert main(["check", "spec/eagle"], load_registry()) == 1
-    assert "FeatureDrafterContract" in capsys.readouterr().out
+def test_a_drafter_with_a_head_is_checked_on_a_shipped_model(capsys):
+    assert main(["check", "spec/eagle", "spec.num_drafts=2"], load_registry()) == 0
+    assert "keeps its contract: 5 passed, 0 failed" in capsys.readouterr().out
+
+
+def test_a_drafter_without_a_head_for_a_shipped_model_says_what_to_do(with_component, capsys):
+    registry = load_registry()
+    eagle = replace(registry.components["spec", "eagle"], name="headless")
+    missing = "spec.path=nowhere"
+    assert main(["check", "spec/headless", missing], with_component(eagle)) == 1
+    printed = capsys.readouterr().out
+    assert "NOT CHECKED: spec=headless runs on no shipped model (model=tiny-gqa: " in printed
+    assert "nowhere" in printed
+    assert "FeatureDrafterContract" in printed
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -18,14 +20,18 @@ from interlock.core.assemble import build_engine
 from interlock.core.errors import ConfigError, RunFolderError
 from interlock.core.registry import load_registry
 from interlock.driver.run import make_entries, serve
+from interlock.study.analyse import analyse
 from interlock.study.cli import main
+from interlock.study.cores import available_cores, core_sets
 from interlock.study.folder import StudyFolder
 from interlock.study.job import Job
 from interlock.study.metric_names import SLOTS, metric_problem
 from interlock.study.order import block_seed
+from interlock.study.plan import plan_study
 from interlock.study.read_study import read_study
+from interlock.study.report.plot_cells import curves_plot
+from interlock.study.report.write import results_of
 from interlock.study.run_study import run_study
-from interlock.study.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 FIXED = """
@@ -49,10 +55,10 @@ def run(study, folder: Path, **options):
 
 
 @pytest.fixture(scope="module")
-def fixed(tmp_path_factory):
+def fixed(tmp_path_factory, worker):
     folder = tmp_path_factory.mktemp("fixed")
     study = study_in(folder, FIXED)
-    return study, StudyFolder(folder / "out"), run(study, folder / "out")
+    return study, StudyFolder(folder / "out"), run(study, folder / "out", workers=[worker])
 
 
 def test_every_cell_of_a_block_serves_the_same_requests_with_the_same_seeds(fixed):
@@ -138,7 +144,7 @@ def test_a_study_that_is_done_runs_nothing_again_and_another_one_is_refused(fixe
         run(study, tmp_path / "x")
 
 
-def test_a_refused_cell_is_listed_with_its_reason_and_the_others_run(tmp_path):
+def test_a_refused_cell_is_listed_with_its_reason_and_the_others_run(tmp_path, worker):
     study = study_in(
         tmp_path,
         """
@@ -149,7 +155,7 @@ def test_a_refused_cell_is_listed_with_its_reason_and_the_others_run(tmp_path):
         repeats: 1
         """,
     )
-    seen = run(study, tmp_path / "out")
+    seen = run(study, tmp_path / "out", workers=[worker])
     (refusal,) = StudyFolder(tmp_path / "out").refusals()
     assert refusal.cell.id == "spec=none,drafts=5"
     assert "no option of spec=none named 'num_drafts'" in refusal.problems[0]
@@ -158,7 +164,7 @@ def test_a_refused_cell_is_listed_with_its_reason_and_the_others_run(tmp_path):
     }  # fmt: skip
 
 
-def test_a_cell_that_fails_says_why_and_can_be_tried_again(tmp_path):
+def test_a_cell_that_fails_says_why_and_can_be_tried_again(tmp_path, worker):
     lines = tmp_path / "prompts.jsonl"
     study = study_in(
         tmp_path,
@@ -171,27 +177,31 @@ def test_a_cell_that_fails_says_why_and_can_be_tried_again(tmp_path):
         repeats: 1
         """,
     )
-    seen = run(study, tmp_path / "out")
+    run_here = partial(run, study, tmp_path / "out", workers=[worker])
+    seen = run_here()
     (failed,) = [one for one in seen if one.failure]
     assert (failed.cell, failed.values) == ("traffic=mine", {})
     assert str(lines) in failed.failure
     lines.write_text('{"prompt_token_ids": [5, 6, 7]}\n')
-    assert [one for one in run(study, tmp_path / "out") if one.failure] == [failed]
-    assert not [o for o in run(study, tmp_path / "out", retry_failed=True) if o.failure]
+    assert [one for one in run_here() if one.failure] == [failed]
+    assert not [o for o in run_here(retry_failed=True) if o.failure]
 
 
-SLOW = """
-    base: [executor=fixed, workload.num_requests=6]
-    factors: {{cache: [none, radix]}}
-    repeats: {repeats}
+ENDLESS = """
+    base: [executor=fixed]
+    factors:
+      traffic:
+        made: [workload.num_requests=2]
+        never: [workload=prompts, 'workload.path="{pipe}"']
+    repeats: 1
+    timeout_s: {timeout_s}
     """
+"""A pipe into which nobody writes is read for ever, at no cost."""
 
 
-def command(*arguments: str, cwd: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "run.py"), "study", *arguments],
-        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+def endless(folder: Path, timeout_s: float):
+    os.mkfifo(folder / "pipe")
+    return study_in(folder, ENDLESS.format(pipe=folder / "pipe", timeout_s=timeout_s))
 
 
 def wait_for_runs(folder: Path, count: int) -> None:
@@ -201,90 +211,126 @@ def wait_for_runs(folder: Path, count: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_study_that_is_killed_goes_on_with_what_it_has(tmp_path, how):
-    study_in(tmp_path, SLOW.format(repeats=4))
+def times_of(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/*/observation.json")}
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_study_that_is_killed_or_interrupted_goes_on_with_what_it_has(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    study_in(tmp_path, FIXED)
     out = tmp_path / "out"
-    first = command("mine.yaml", "--out", "out", cwd=tmp_path)
+    command = [sys.executable, str(ROOT / "run.py"), "study", "mine.yaml", "--out", "out"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for_runs(out, 2)
-    first.send_signal(how)
-    said = first.communicate(timeout=60)[0]
-    if how == signal.SIGINT:
-        assert first.returncode == 130, said
-        assert "go on with: interlock study --resume out" in said
-    done = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/observation.json")}
-    assert 2 <= len(done) < 12
-    again = command("--resume", "out", cwd=tmp_path)
-    said = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, said
+    first.kill()
+    first.wait()
+    killed = times_of(out)
+    assert 2 <= len(killed) < 10
+
+    def interrupt() -> None:
+        wait_for_runs(out, len(killed) + 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert main(["--resume", "out"], load_registry()) == 130
+    assert "go on with: interlock study --resume out" in capsys.readouterr().out
+    interrupted = times_of(out)
+    assert len(killed) < len(interrupted) <= 10
+    assert main(["--resume", "out"], load_registry()) == 0
     seen = StudyFolder(out).observations()
-    assert len(seen) == 12
-    manifest = StudyFolder(out).manifest()
-    assert manifest["study_file"] == (tmp_path / "mine.yaml").read_text()
+    assert sorted(one.place for one in seen) == list(range(10))
     assert not [one.failure for one in seen if one.failure]
-    assert {path: path.stat().st_mtime_ns for path in done} == done
-    assert sorted(one.place for one in seen) == list(range(12))
+    ended = times_of(out)
+    assert {path: ended[path] for path in killed} == killed
+    assert {path: ended[path] for path in interrupted} == interrupted
+    assert StudyFolder(out).manifest()["study_file"] == (tmp_path / "mine.yaml").read_text()
 
 
-def test_a_run_whose_process_is_killed_fails_alone_with_the_signal(tmp_path):
+def test_a_run_whose_process_is_killed_fails_alone_with_the_signal(tmp_path, worker):
     """As the system does when memory runs out."""
-    config = compose(["executor=fixed", "workload.num_requests=5000"], load_registry())
-    with Worker() as worker:
-        long = Job(config, str(tmp_path / "long"), (), timed=False)
-        thread = threading.Thread(target=worker.run, args=(long,))
-        thread.start()
-        os.kill(child_of(worker), signal.SIGKILL)
-        thread.join(60)
-        short = replace(long, config=compose(["executor=fixed"]), folder=str(tmp_path / "short"))
-        assert worker.run(short)
-    problem = json.loads((tmp_path / "long" / "failed.json").read_text())["problem"]
+    study = endless(tmp_path, timeout_s=300)
+    cells = {cell.id: cell for cell in plan_study(study, load_registry()).cells}
+
+    def job(name: str, **more) -> Job:
+        config = compose(cells[f"traffic={name}"].overrides)
+        return Job(config, str(tmp_path / name), (), timed=False, **more)
+
+    thread = threading.Thread(target=worker.run, args=(job("never"),))
+    thread.start()
+    os.kill(run_under_way(tmp_path / "never"), signal.SIGKILL)
+    thread.join(60)
+    assert worker.run(job("made"))
+    problem = json.loads((tmp_path / "never" / "failed.json").read_text())["problem"]
     assert problem.startswith("the process was killed by SIGKILL (the system does so when memory")
-    assert (tmp_path / "short" / "run.json").is_file()
-    assert not (tmp_path / "short" / "failed.json").exists()
+    assert (tmp_path / "made" / "run.json").is_file()
+    assert not (tmp_path / "made" / "failed.json").exists()
 
 
-def test_a_run_that_takes_too_long_is_ended_and_the_next_one_runs(tmp_path):
-    config = compose(["executor=fixed", "workload.num_requests=20000"], load_registry())
-    with Worker() as worker:
-        long = Job(config, str(tmp_path / "long"), (), timed=False, timeout_s=0.01)
-        assert worker.run(long)
-        short = replace(
-            long, config=compose(["executor=fixed"]), folder=str(tmp_path / "short"), timeout_s=300
-        )
-        assert worker.run(short)
-    problem = json.loads((tmp_path / "long" / "failed.json").read_text())["problem"]
-    assert problem.startswith("it had not ended after timeout_s=0.01 and was killed")
-    assert (tmp_path / "short" / "run.json").is_file()
-    assert not (tmp_path / "short" / "failed.json").exists()
-
-
-def test_the_time_that_a_study_file_gives_each_run_makes_failures_and_no_study_hang(tmp_path):
-    study = study_in(
-        tmp_path,
-        """
-        base: [executor=fixed, workload.num_requests=20000]
-        factors: {cache: [none, radix]}
-        repeats: 1
-        timeout_s: 0.01
-        """,
-    )
-    assert study.timeout_s == 0.01
-    seen = run(study, tmp_path / "out")
-    assert len(seen) == 3
-    assert all("timeout_s=0.01 and was killed" in one.failure for one in seen)
-    assert StudyFolder(tmp_path / "out").manifest()["state"] == "done"
-    assert StudyFolder(tmp_path / "out").study() == study
-
-
-def child_of(worker: Worker) -> int:
+def run_under_way(folder: Path) -> int:
+    """The process that writes the log of the run in this folder."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if worker.process_id is not None:
-            at = Path(f"/proc/{worker.process_id}/task/{worker.process_id}/children")
-            if at.is_file() and (found := at.read_text().split()):
-                return int(found[0])
-        time.sleep(0.02)
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (process / "fd" / "1").readlink() == folder / "log.txt":
+                    return int(process.name)
+        time.sleep(0.05)
     raise AssertionError("no run began")
+
+
+def test_a_run_that_hangs_is_ended_while_others_go_on_each_on_a_core_of_its_own(tmp_path):
+    study = endless(tmp_path, timeout_s=15)
+    cores = core_sets(min(2, len(available_cores())), None)
+    seen = run(study, tmp_path / "out", cores=cores)
+    folder = StudyFolder(tmp_path / "out")
+    assert len(seen) == 3
+    (hung,) = [one for one in seen if one.failure]
+    assert hung.cell == "traffic=never"
+    assert hung.failure.startswith("it had not ended after timeout_s=15 and was killed")
+    had = [json.loads(path.read_text()) for path in folder.path.rglob("run.json")]
+    assert len(had) == 2
+    assert all(tuple(one["device"]["may_use_cores"]) in cores for one in had if cores != ((),))
+    assert folder.manifest()["state"] == "done"
+    assert folder.study() == study
+    if len(cores) > 1:
+        assert folder.manifest()["jobs"] == 2
+
+
+def test_jobs_get_cores_of_their_own_and_more_than_fit_are_refused():
+    cores = available_cores()
+    assert core_sets(1, 4) == ((),)
+    assert core_sets(len(cores), None) == tuple((core,) for core in cores) or len(cores) == 1
+    with pytest.raises(ConfigError, match=rf"cores, of which .* {len(cores)}; --jobs 1 fits"):
+        core_sets(2, len(cores))
+    with pytest.raises(ConfigError, match="--jobs 0: "):
+        core_sets(0, 1)
+
+
+CURVE = """
+    base: [executor=fixed, workload.num_requests=6, workload.arrivals=poisson]
+    factors: {budget: {small: [scheduler.budget_tokens=64], large: [scheduler.budget_tokens=512]}}
+    design: {name: latency_curve, over: workload.rate, values: [2, 200]}
+    repeats: 1
+    metrics: [mean_ttft_ms, output_throughput]
+    """
+
+
+def test_a_latency_curve_runs_every_composition_at_each_load_and_draws_it(tmp_path, worker):
+    study = study_in(tmp_path, CURVE)
+    assert [level.overrides for level in study.factor("rate").levels] == [
+        ("workload.rate=2",), ("workload.rate=200",)
+    ]  # fmt: skip
+    seen = run(study, tmp_path / "out", workers=[worker])
+    first = {one.cell: one.values["mean_ttft_ms"] for one in seen if one.replica == 0}
+    assert len(first) == 4
+    for budget in ("small", "large"):
+        assert first[f"budget={budget},rate=200"] > first[f"budget={budget},rate=2"]
+    folder = StudyFolder(tmp_path / "out")
+    folder.write_findings(analyse(study, folder.cells(), seen))
+    assert curves_plot(results_of(folder)) is not None
 
 
 def test_a_dry_run_shows_cells_and_time_and_leaves_nothing(tmp_path, monkeypatch, capsys):

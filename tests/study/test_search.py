@@ -21,12 +21,12 @@ repeats: 1
 """
 
 
-def test_a_search_tries_cells_whose_parameters_belong_to_a_level_and_goes_on(tmp_path):
+def test_a_search_tries_cells_whose_parameters_belong_to_a_level_and_goes_on(tmp_path, worker):
     path = tmp_path / "find.yaml"
     path.write_text(FILE % 5)
     study = read_study(path, load_registry())
     folder = StudyFolder(tmp_path / "out")
-    seen = run_study(study, folder, load_registry())
+    seen = run_study(study, folder, load_registry(), workers=[worker])
     ids = {cell.id for cell in folder.cells()}
     assert "cache=none,spec=none" in ids
     assert {one.cell for one in seen} == ids
@@ -41,5 +41,5 @@ def test_a_search_tries_cells_whose_parameters_belong_to_a_level_and_goes_on(tmp
     assert {c.what for c in found.contrasts if c.estimate.num_pairs} == {best}
     assert any("Compared is" in note and best in note for note in found.notes)
     times = {path: path.stat().st_mtime_ns for path in folder.path.glob("cells/*/*/run.json")}
-    assert run_study(study, folder, load_registry()) == seen
+    assert run_study(study, folder, load_registry(), workers=[worker]) == seen
     assert {path: path.stat().st_mtime_ns for path in times} == times

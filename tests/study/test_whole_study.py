@@ -22,13 +22,13 @@ TEXT = """
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, worker):
     folder = tmp_path_factory.mktemp("whole")
     path = folder / "whole.yaml"
     path.write_text(dedent(TEXT))
     study = read_study(path, load_registry(), ())
     out = StudyFolder(folder / "out")
-    seen = run_study(study, out, load_registry())
+    seen = run_study(study, out, load_registry(), workers=[worker])
     return out, seen, analyse(study, out.cells(), seen, out.refusals())
 
 

@@ -25,7 +25,7 @@ class Browser:
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (read, write)]
         self._process = subprocess.Popen(
             [path, *flags],
-            pass_fds=(3, 4),
+            close_fds=False,  # all are closed on exec but those that the next line makes
             preexec_fn=lambda: [os.dup2(fd, place) for fd, place in zip(high, (3, 4), strict=True)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -134,18 +133,9 @@ def test_a_page_opens_offline_and_never_scrolls_sideways(pages, browser, name, w
         assert all(size >= 9 for size in sizes)
 
 
-def test_the_page_of_100_cells_is_small_and_opens_fast(pages, browser, request):
-    path = pages("many")
-    assert path.stat().st_size < 5e6
-    taken = []
-    for _ in range(4):  # the machine may be busy with other tests
-        browser.open(path)
-        timing = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-        taken.append(browser.value(timing) / 1e3)
-        if taken[-1] < 2:
-            break
-        time.sleep(1)
-    assert min(taken) < 2, taken
+def test_the_page_of_100_cells_is_small(pages):
+    """How soon a browser has it is measured by benchmarks/study_page.py."""
+    assert pages("many").stat().st_size < 5e6
 
 
 CONTRAST = """(() => {
