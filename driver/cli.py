@@ -13,6 +13,7 @@ from hydra._internal.utils import get_args_parser
 
 from interlock.conf import hydra_edge
 from interlock.conf.hydra_launchers import require_launcher
+from interlock.conf.hydra_sweeps import check_sweep
 from interlock.core.errors import ConfigError, InterlockError, RankError
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text
@@ -127,6 +128,6 @@ def _check(parsed: Namespace, registry: Registry) -> None:
         for text in parsed.overrides:
             if text.startswith("hydra/launcher="):
                 require_launcher(text.partition("=")[2])
-        hydra_edge.check_sweep(parsed.overrides, registry, folders)
+        check_sweep(parsed.overrides, registry, folders)
     else:
         hydra_edge.compose(parsed.overrides, registry, folders)

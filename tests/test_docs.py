@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from interlock.conf.hydra_edge import check_sweep, compose
+from interlock.conf.hydra_edge import compose
+from interlock.conf.hydra_sweeps import check_sweep
 from interlock.core.errors import ConfigError
 from interlock.core.hooks import CONTRACT, OLDEST
 from interlock.core.registry import load_registry

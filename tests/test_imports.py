@@ -15,7 +15,8 @@ PLUGINS = sorted(ROOT.glob("plugins/**/*.py"))
 NATIVE = "interlock.plugins.native."
 """Compiles the C++ that groups bring: a tool of theirs, no group itself."""
 EDGE = {
-    "conf/hydra_edge.py", "conf/hydra_launchers.py", "driver/cli.py", "driver/hydra_jobs.py",
+    "conf/hydra_edge.py", "conf/hydra_launchers.py", "conf/hydra_overrides.py",
+    "conf/hydra_sweeps.py", "driver/cli.py", "driver/hydra_jobs.py",
     "study/hydra_launch.py",
 }  # fmt: skip
 IMPURE: dict[str, set[str] | None] = {

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from interlock.conf.hydra_edge import compose, plan_overrides
+from interlock.conf.hydra_edge import compose
+from interlock.conf.hydra_overrides import plan_overrides
 from interlock.conf.overrides import QUOTING
 from interlock.conf.read_config import to_plain
 from interlock.core.errors import ConfigError

@@ -10,13 +10,26 @@ import pytest
 
 from interlock.conf.hydra_launchers import EXTRAS, require_launcher
 from interlock.core.errors import ConfigError
+from interlock.core.registry import load_registry
 from interlock.driver import cli
 from interlock.study.core_locks import cores_held, pinned
 from interlock.study.cores import available_cores
 from interlock.study.folder import StudyFolder
+from interlock.study.hydra_launch import LaunchedRun, do_place
+from interlock.study.order import run_order
+from interlock.study.plan import plan_study
+from interlock.study.read_study import read_study
+from interlock.study.run_study import run_study
+from interlock.study.runs import Runs
+from interlock.study.study_manifest import begin
 
 CELLS = ("executor=fixed", "workload.num_requests=3", "workload.output_tokens=8",
          "progress=false", "cache=none,radix")  # fmt: skip
+STUDY = """
+base: [executor=fixed, workload.num_requests=2]
+factors: {cache: [none, radix]}
+repeats: 1
+"""
 pytestmark = pytest.mark.usefixtures("without_figures")
 OWN = {"submitit_local": ("hydra.launcher.timeout_min=5",)}
 
@@ -88,6 +101,25 @@ def test_a_launcher_gives_the_tokens_and_the_report_of_a_serial_sweep_on_cores_o
     assert len(first) == len(second) == 1
     if began_s < other_ended_s and other_began_s < ended_s:
         assert not first & second
+
+
+def test_a_job_of_a_study_makes_its_run_on_cores_that_it_holds_and_the_study_takes_it(
+    tmp_path, worker
+):
+    (tmp_path / "mine.yaml").write_text(STUDY)
+    study = read_study(tmp_path / "mine.yaml", load_registry())
+    folder, plan = StudyFolder(tmp_path / "out"), plan_study(study, load_registry())
+    runs = Runs(plan, folder, begin(folder, plan))
+    place = run_order(plan.cells, study.repeats, study.seed)[2]
+    do_place(LaunchedRun(str(folder.path), 2, threads=1))
+    runs.restore(place, retry_failed=False)
+    runs.take(place)
+    (seen,) = runs.observed
+    assert (seen.cell, seen.repeat, seen.failure) == (place.cell.id, 0, "")
+    manifest = json.loads((folder.path / place.folder / "run.json").read_text())
+    assert len(manifest["device"]["may_use_cores"]) == 1
+    done = {one.place for one in run_study(study, folder, load_registry(), workers=[worker])}
+    assert done == {0, 1, 2}
 
 
 def test_cores_that_are_held_are_given_to_nobody_else_until_they_are_given_back():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from interlock.conf.hydra_edge import check_sweep
+from interlock.conf.hydra_sweeps import check_sweep
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.driver import cli
