@@ -55,9 +55,10 @@ def main() -> None:
         "--sample",
         type=int,
         metavar="N",
-        help="N cells, drawn with seed 0: of the product of all choices, and of drawn drafts by "
+        help="N cells, drawn at random: of the product of all choices, and of drawn drafts by "
         "verifier; without it all pairs of choices",
     )
+    parser.add_argument("--seed", type=int, default=0, help="of the draws of --sample (default: 0)")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="begin no cell later than this"
     )
@@ -69,9 +70,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _prepare(folder)
         assert _walk is not None
-        drawn = (
-            all_pairs(_walk) if args.sample is None else draw(_walk, max(LEAST_DRAWN, args.sample))
-        )
+        if args.sample is None:
+            drawn = all_pairs(_walk)
+        else:
+            drawn = draw(_walk, max(LEAST_DRAWN, args.sample), args.seed)
         product = product_size(_walk)
         chosen = _chosen(_walk, drawn, args.sample)
         random.Random(0).shuffle(chosen)  # the first ones stand for all

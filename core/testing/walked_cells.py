@@ -31,9 +31,9 @@ class Drawn(NamedTuple):
         return self.accepted + self.refused.total()
 
 
-def draw(walk: Walk, count: int) -> Drawn:
-    """So many accepted cells, drawn with seed 0."""
-    source, factors = random.Random(0), walk.factors()
+def draw(walk: Walk, count: int, seed: int = 0) -> Drawn:
+    """So many accepted cells, drawn with this seed."""
+    source, factors = random.Random(seed), walk.factors()
     drafts = [name for name in factors["spec"] if name != "none"]
     accepted, refused = list[Cell](), Counter[str]()
     while len(accepted) < count:
