@@ -53,6 +53,7 @@ Vary components, keep everything else fixed, and learn what each contributes.
   interlock study X.yaml --dry-run                  the cells, what is refused and why, the time
   interlock study X.yaml cache.num_pages=64 study.repeats=5     with changes
   interlock study --resume studies/X/2026-01-31_12-00-00        go on with one that was stopped
+  interlock study --resume DIR study.timeout_s=600 --retry-failed     with more patience
   interlock study report studies/X/2026-01-31_12-00-00          its report, made again
   interlock study compare DIR DIR                   what changed from one study to another
 
