@@ -250,12 +250,9 @@ class KVCache(PageSupply):
         assert pages >= self.indexed[holding.slot], "rollback into indexed pages"
         for table in range(len(self.pools)):
             if holding.counts[table] > pages and self._gives_back[table]:
-                self._shrink(holding, table, pages)
-
-    def _shrink(self, holding: Holding, table: int, pages: int) -> None:
-        dropped = self.tables[table][holding.slot, pages : holding.counts[table]].copy()
-        holding.counts[table] = pages
-        self.pools[table].drop_refs(dropped)
+                dropped = self.tables[table][holding.slot, pages : holding.counts[table]].copy()
+                holding.counts[table] = pages
+                self.pools[table].drop_refs(dropped)
 
     def slide(self, holding: Holding, computed: int) -> None:
         """Free what no query at entry `computed` or later can see."""

@@ -56,9 +56,6 @@ class Live:
             prompt_tokens=self.sequence.num_prompt,
             total_tokens=self.sequence.length,
             pending=self.sequence.length,
-            admission=None,
-            pages=0,
-            preemptions=0,
         )
 
     @property

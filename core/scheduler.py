@@ -22,9 +22,9 @@ class RequestView:
     prompt_tokens: int
     total_tokens: int
     pending: int
-    admission: int | None
-    pages: int
-    preemptions: int
+    admission: int | None = None
+    pages: int = 0
+    preemptions: int = 0
 
     @property
     def decoding(self) -> bool:

@@ -13,7 +13,7 @@ def load():
     return module
 
 
-LIMIT = 5686
+LIMIT = 5681
 """Where the count stands; it may fall, not rise. The aim is 5,000."""
 
 
