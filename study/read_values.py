@@ -48,7 +48,7 @@ def whole(tree: Tree, key: str, default: int, least: int, problems: list[str]) -
     except (TypeError, ValueError):
         number = least - 1
     if not least <= number <= 2**31:
-        problems.append(f"{key}={value!r} is not a whole number from {least} on")
+        problems.append(f"{key}={value!r} is not a whole number from {least} on, up to 2**31")
         return default
     return number
 

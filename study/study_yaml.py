@@ -11,6 +11,8 @@ import yaml  # type: ignore[import-untyped]  # a dependency of Hydra, without st
 
 from interlock.core.errors import ConfigError
 
+MOST_NODES = 1_000_000
+
 
 def read_yaml(path: Path) -> tuple[Any, str, list[str]]:
     """The file's tree, its text, and lines of keys that stand twice. ConfigError: it is no YAML."""
@@ -28,15 +30,42 @@ def parse_yaml(text: str, place: str, problems: list[str]) -> Any:
     """The tree of a text; see `read_yaml`. Problems name the line, errors `place` too."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return None if node is None else _Reader(problems).plain(node)
     except yaml.YAMLError as error:
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
-    return None if node is None else _plain(node, problems)
+    except RecursionError as error:
+        raise ConfigError(
+            f"{place}: its lists and mappings are nested too deeply, or an alias holds itself"
+        ) from error
+    except _TooLargeError as error:
+        raise ConfigError(
+            f"{place}: its aliases stand for more than {MOST_NODES:,} values; write out what varies"
+        ) from error
 
 
-def _plain(node: Any, problems: list[str]) -> Any:
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, problems) for item in node.value]
-    if isinstance(node, yaml.MappingNode):
+class _TooLargeError(Exception):
+    """A few lines of aliases of aliases would fill the memory."""
+
+
+class _Reader:
+    """Turns nodes into plain values, each alias as what it stands for."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self._problems, self._left = problems, MOST_NODES
+
+    def plain(self, node: Any) -> Any:
+        """The value of a node. RecursionError, _TooLargeError: see `parse_yaml`."""
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLargeError
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(item) for item in node.value]
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node)
+        return node.value
+
+    def _mapping(self, node: Any) -> dict[str, Any]:
+        problems = self._problems
         found: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -45,6 +74,5 @@ def _plain(node: Any, problems: list[str]) -> Any:
             elif key.value in found:
                 problems.append(f"line {line}: {key.value!r} stands here a second time")
             else:
-                found[key.value] = _plain(value, problems)
+                found[key.value] = self.plain(value)
         return found
-    return node.value

@@ -74,7 +74,7 @@ def test_every_mistake_of_a_file_is_said_at_once(tmp_path):
         "factors.spec: 1 level; a factor that does not vary belongs in base",
         "baseline: no level of cache named 'nonne'; did you mean 'none'?",
         "no design named 'pairwize'; did you mean 'pairwise'?",
-        "repeats='many' is not a whole number from 1 on",
+        "repeats='many' is not a whole number from 1 on, up to 2**31",
         "confidence='2' is not from 0.5 to below 1",
         "timeout_s='0' is not from above 0 to 1000000 s",
         "metrics: mean_ttft_ms: better is lower or higher",
@@ -137,6 +137,20 @@ def test_what_is_no_yaml_or_stands_twice_names_the_line(tmp_path):
     assert problems_of(tmp_path, FIXED + doubled) == ["line 4: 'repeats' stands here a second time"]
     with pytest.raises(ConfigError, match="No such file"):
         read_study(tmp_path / "none.yaml", load_registry())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: &a [*a]\n", "nested too deeply, or an alias holds itself"),
+        ("[" * 1000 + "]" * 1000, "nested too deeply"),
+        (f"a: &a [x, x]\nb: &b [{'*a, ' * 600}]\nc: [{'*b, ' * 600}]\n", "more than 1,000,000"),
+    ],
+)  # fmt: skip
+def test_a_file_that_holds_itself_or_unfolds_without_end_is_refused(tmp_path, text, said):
+    (tmp_path / "study.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_study(tmp_path / "study.yaml", load_registry())
 
 
 @pytest.mark.parametrize(
