@@ -45,7 +45,7 @@ class CachedRuns:
         self._candidates: set[int] = set()
         if policy.wants_identity and not index.keep_keys():
             raise ContractError(f"{type(index).__name__} keeps no keys of pages, which it promised")
-        self.leaving: Callable[[Pages], None] | None = None
+        self.leaving: Callable[[Pages], None] = lambda _pages: None
         """Told of pages that are being evicted, while they still have their rows."""
         self.watches: list[CacheWatch] = []
 
@@ -197,8 +197,7 @@ class CachedRuns:
             raise ContractError(
                 f"{type(self.index).__name__}.drop_tail returned {pages}, not pages {tail}"
             )
-        if self.leaving is not None:
-            self.leaving(pages)
+        self.leaving(pages)
         self._pool.forget(pages)
         self._counters.evicted_pages += idle
         for watch in self.watches:

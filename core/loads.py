@@ -67,8 +67,7 @@ class Loads:
     def collect(self, now_s: float) -> None:
         """Index what has arrived, and let those who waited for it go on."""
         self._cache.now_s = now_s
-        for load, arrived_hold in self._tiers.finished(now_s):
-            hold: Hold | None = arrived_hold
+        for load, hold in self._tiers.finished(now_s):
             self._count(load, -1)
             waits = [w for w in self._waits.values() if w.load is load]
             for wait in waits:
@@ -108,7 +107,7 @@ class Loads:
     @property
     def under_way(self) -> bool:
         """True while some copy is."""
-        return self._tiers.pending
+        return bool(self._tiers.under_way)
 
     @property
     def transfers(self) -> Transfers:
@@ -162,13 +161,12 @@ class Loads:
     def _offer(
         self, live: Live, found: Transfer, now_s: float, backlog_tokens: int, behind: int
     ) -> LoadOffer:  # fmt: skip
-        cache = self._cache
         on_device = live.sequence.full_pages(live.sequence.length - 1) - len(found.keys)
         return LoadOffer(
             tiers=found.where,
-            page_size=cache.page_size,
+            page_size=self._cache.page_size,
             payload_bytes=self._tiers.transfers.payload_bytes,
-            pending_tokens=live.sequence.length - on_device * cache.page_size,
+            pending_tokens=live.sequence.length - on_device * self._cache.page_size,
             budget_tokens=self._budget_tokens,
             backlog_tokens=backlog_tokens,
             queued=tuple(self._queued),
@@ -184,12 +182,11 @@ class Loads:
         if (beyond := self._beyond(live)) is None or wait.found is None:
             return
         match, key = beyond
-        count = len(wait.keys)
-        key = PrefixKey(key.salt, key.units[:count])
+        key = PrefixKey(key.salt, key.units[: len(wait.keys)])
         if self._tiers.keys(key, match.last) != wait.keys:
             wait.stage, wait.found = Stage.FINDING, None
             return
-        where = wait.found.where[:count]
+        where = wait.found.where[: len(wait.keys)]
         wait.load = self._tiers.load(live.id, match, key, wait.keys, where)
         if wait.load is not None:
             wait.stage = Stage.LOADING

@@ -79,7 +79,8 @@ class TieredPages:
         self.transfers = transfers
         self.timeout_s = timeout_s
         self.counters = TierCounters()
-        self._under_way: dict[int, Transfer] = {}
+        self.under_way: dict[int, Transfer] = {}
+        """Those that are not finished, by their ids."""
         self.arriving = [0] * len(cache.pools)
         """Pages of each table that loads are writing."""
         self.give_back: Callable[[], bool] = lambda: False
@@ -92,16 +93,10 @@ class TieredPages:
         self.loading: dict[Key, Load] = {}
         """Loads under way, by each of their keys."""
         self._loads: dict[int, Load] = {}
-        cache.runs.leaving = None if write_through else self._leaving
-
-    @property
-    def pending(self) -> bool:
-        """True while some transfer is under way."""
-        return bool(self._under_way)
-
-    def moving(self) -> list[Transfer]:
-        """Those that copy pages now."""
-        return [one for one in self._under_way.values() if one.pages]
+        if not write_through:
+            cache.runs.leaving = self._leaving
+            for window in cache.windows.values():
+                window.leaving = self._parting
 
     # Keys ---------------------------------------------------------------------------------------
 
@@ -115,8 +110,7 @@ class TieredPages:
         known = int(np.count_nonzero(pages != own))
         if known == len(own):
             return
-        if known:
-            after = PageId(int(pages[known - 1]))
+        after = PageId(int(pages[known - 1])) if known else after
         self._note(own[known:], self.keys(PrefixKey(key.salt, key.units[known:]), after), False)
         if self._write_through:
             self._save(own[known:])
@@ -132,6 +126,12 @@ class TieredPages:
     def _leaving(self, pages: Pages) -> None:
         """The index let go of these unreferenced pages: those without a copy are saved first."""
         self._save(pages[~self._saved[pages]])
+
+    def _parting(self, anchors: Pages) -> None:
+        """A window lets go of its pages of these indexed ones, which are saved with them."""
+        self._leaving(anchors)
+        for page in anchors.tolist():
+            self._cache.runs.refresh(PageId(page))
 
     def _save(self, pages: Pages) -> None:
         for first in range(0, len(pages), SAVED_AT_ONCE):
@@ -151,7 +151,7 @@ class TieredPages:
         transfer = Transfer(kind, keys, pages, now_s + self.timeout_s, list(where))
         self.transfers.start(transfer, now_s)
         if not transfer.finished:
-            self._under_way[id(transfer)] = transfer
+            self.under_way[id(transfer)] = transfer
         return transfer
 
     def _end_moves(self, transfer: Transfer) -> list[Pages]:
@@ -168,8 +168,9 @@ class TieredPages:
         for page, key, (stored,) in zip(pages, transfer.keys, transfer.done, strict=True):
             self.counters.saved += stored
             self.counters.not_saved += not stored
-            if stored and kept[page] and self._keys[page] == key:
-                self._saved[page] = True
+            if kept[page]:
+                self._saved[page] |= stored and self._keys[page] == key
+                self._cache.runs.refresh(PageId(page))  # it may end one
 
     # From the tiers -----------------------------------------------------------------------------
 
@@ -189,9 +190,8 @@ class TieredPages:
         hold = self.hold(match)
         taken: list[Pages] = []
         for table in range(len(cache.pools)):
-            begin = 0
+            begin, end = 0, (first + count) * cache.page_size
             if table:
-                end = (first + count) * cache.page_size
                 begin = max(0, cache.windows[table].first_visible_page(end) - first)
             pages = cache.take(table, [owner], [count - begin], give_back=False)
             if pages is None:
@@ -205,19 +205,18 @@ class TieredPages:
             cache.pools[table].start_move(moving)
             self.arriving[table] += len(moving)
         transfer = self._start(Kind.LOAD, keys, tuple(taken), where)
-        load = Load(transfer, key, match.last, hold, cache.now_s)
-        self._loads[id(transfer)] = load
+        load = self._loads[id(transfer)] = Load(transfer, key, match.last, hold, cache.now_s)
         self.loading.update((one, load) for one in keys)
         return load
 
     def hold(self, match: Match) -> Hold:
         """Reference the pages of a match, so that they stay."""
-        cache = self._cache
-        pages = [match.pages, *(w.companions(match.pages)[1] for w in cache.windows.values())]
+        windows = self._cache.windows.values()
+        pages = [match.pages, *(window.companions(match.pages)[1] for window in windows)]
         if len(match.pages):
-            for pool, of_table in zip(cache.pools, pages, strict=True):
+            for pool, of_table in zip(self._cache.pools, pages, strict=True):
                 pool.add_refs(of_table)
-            cache.runs.refresh(PageId(int(match.pages[-1])))
+            self._cache.runs.refresh(PageId(int(match.pages[-1])))
         return Hold(pages)
 
     def let_go(self, hold: Hold) -> None:
@@ -228,11 +227,11 @@ class TieredPages:
         if len(pages) and self._cache.pools[0].kept[pages[-1]]:
             self._cache.runs.refresh(PageId(int(pages[-1])))
 
-    def finished(self, now_s: float) -> list[tuple[Load, Hold]]:
+    def finished(self, now_s: float) -> list[tuple[Load, Hold | None]]:
         """Take note of what is done; loads whose pages are indexed now, and held."""
-        arrived = []
-        for transfer in self.transfers.finished(now_s) if self._under_way else ():
-            del self._under_way[id(transfer)]
+        arrived: list[tuple[Load, Hold | None]] = []
+        for transfer in self.transfers.finished(now_s) if self.under_way else ():
+            del self.under_way[id(transfer)]
             transfer.finished = True
             for watch in self._cache.runs.watches:
                 watch.copied(transfer)

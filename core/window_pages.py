@@ -4,6 +4,8 @@ The prefix index speaks in pages of table 0 (anchors). A window page that belong
 anchor is its companion; it may be dropped on its own, which only shortens later hits.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,13 +30,14 @@ class WindowPages:
         self._companion = np.full(num_anchors, NONE, dtype=np.int32)
         self._anchor = np.full(pool.num_pages, NONE, dtype=np.int32)
         self._idle: dict[int, None] = {}
+        self.leaving: Callable[[Pages], None] = lambda _anchors: None
+        """Told of anchors whose companions are about to be dropped on their own."""
 
     @property
     def anchors(self) -> Pages:
         """Every anchor that has a companion, those that would be dropped first in that order."""
-        idle = self._anchor[list(self._idle)].tolist()
-        every = np.flatnonzero(self._companion != NONE).tolist()
-        return np.array([*dict.fromkeys([*idle, *every])], dtype=np.int32)
+        every = [*self._anchor[list(self._idle)], *np.flatnonzero(self._companion != NONE)]
+        return np.array([*dict.fromkeys(map(int, every))], dtype=np.int32)
 
     def most_pages(self, step_tokens: int) -> int:
         """Pages a request holds at most."""
@@ -82,12 +85,15 @@ class WindowPages:
 
     def release_oldest(self, count: int) -> None:
         """Free up to `count` idle companions, in the order in which they became idle."""
-        while count > 0 and self._idle:
+        gone: list[int] = []
+        while len(gone) < count and self._idle:
             page = next(iter(self._idle))
             del self._idle[page]
             if self._pool.kept[page] and self._pool.refs[page] == 0:
-                self._drop(page)
-                count -= 1
+                gone.append(page)
+        self.leaving(self._anchor[gone])
+        for page in gone:
+            self._drop(page)
 
     def anchors_gone(self, anchors: Pages) -> None:
         """The index dropped these anchors; their companions go with them."""

@@ -33,7 +33,7 @@ def holds_of(engine: Engine) -> list[list[Pages]]:
         return []
     held = [wait.hold.pages for wait in loads._waits.values() if wait.hold is not None]
     held += [load.hold.pages for load in tiers._loads.values()]
-    moving = [transfer.pages for transfer in tiers.moving()]
+    moving = [transfer.pages for transfer in tiers.under_way.values() if transfer.pages]
     return held + [[of[of != NONE] for of in pages] for pages in moving]
 
 

@@ -63,29 +63,32 @@ class FastKeys(ChainKeys):
 
     A row's word is a sum of its units times odd constants, mixed so that every bit of it depends
     on all of them. Keys are K[i] = K[i - 1] * B + word[i] modulo 2**64, which a running sum of
-    word[j] * B**-j gives for all pages at once.
+    word[j] * B**-j gives for many pages at once.
     """
 
     def __init__(self) -> None:
         self._factors = np.empty(0, dtype=np.uint64)
-        self._powers = np.empty(0, dtype=np.uint64)
-        self._inverses = np.empty(0, dtype=np.uint64)
+        self._powers = _powers(_BASE, _AT_ONCE + 1)
+        self._inverses = _powers(pow(_BASE, -1, 2**64), _AT_ONCE + 1)
 
     def keys(self, salt: bytes, before: Keys, rows: Units) -> Keys:
         """See ChainKeys: uint64."""
         count, width = rows.shape
         if width != len(self._factors):
             self._factors = _constants(width)
-        if count >= len(self._powers):
-            self._powers = _powers(_BASE, 2 * count + 64)
-            self._inverses = _powers(pow(_BASE, -1, 2**64), 2 * count + 64)
         if not len(before):
             before = np.frombuffer(root(salt, width)[:8], dtype="<u8")
         terms = _mixed(rows.view(np.uint64) @ self._factors)
-        sums = np.cumsum(terms * self._inverses[1 : count + 1], dtype=np.uint64)
-        return np.asarray((sums + before) * self._powers[1 : count + 1])
+        for start in range(0, count, _AT_ONCE):
+            some = terms[start : start + _AT_ONCE]
+            sums = np.cumsum(some * self._inverses[1 : len(some) + 1], dtype=np.uint64)
+            some[:] = (sums + before) * self._powers[1 : len(some) + 1]
+            before = some[-1:]
+        return np.asarray(terms)
 
 
+_AT_ONCE = 4096
+"""Pages of one running sum: the powers take memory, whatever is kept."""
 _BASE = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse; 2**64 over the golden ratio."""
 

@@ -79,11 +79,12 @@ def test_key_function_with_three_values_never_returns_another_prompts_page() -> 
         assert index.match(full_pages(prompt)).tolist() == own.tolist()
 
 
-def test_memory_after_splits_and_eviction_follows_the_tokens_kept() -> None:
+@pytest.mark.parametrize("kind", [RadixIndex, BlockHashIndex])
+def test_memory_after_splits_and_eviction_follows_the_tokens_kept(kind: type[PrefixIndex]) -> None:
     tokens = 100_000
     prompt = np.arange(tokens).reshape(tokens, 1)
     depths = [1, *range(10_000, 100_000, 10_000)]
-    index = RadixIndex(num_pages=tokens + len(depths))
+    index = kind(num_pages=tokens + len(depths))  # type: ignore[call-arg]  # both have it
     index.insert(PrefixKey(b"", prompt[:1]), None, pages_from(0, 1))
     index.drop_tail(next(index.runs()), 1)
     gc.collect()

@@ -216,3 +216,12 @@ def test_table_of_keys_gives_its_memory_back() -> None:
     table.remove(pages[1:])
     assert list(table.pages(0)) == [0]
     assert len(table._pages) <= 64
+
+
+def test_fast_keys_of_a_long_history_are_those_of_its_parts() -> None:
+    chain, rows = FastKeys(), np.random.default_rng(3).integers(0, 1 << 40, size=(10_001, 2))
+    whole = chain.keys(b"salt", np.empty(0, dtype=np.uint64), rows)
+    for end in (1, 4095, 4096, 4097, 8192):
+        first = chain.keys(b"salt", np.empty(0, dtype=np.uint64), rows[:end])
+        rest = chain.keys(b"salt", first[-1:], rows[end:])
+        assert np.concatenate([first, rest]).tolist() == whole.tolist()

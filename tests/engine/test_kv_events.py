@@ -252,3 +252,16 @@ def test_a_run_leaves_its_events_in_its_folder(tmp_path):
     assert 0 < told["events"] == replica.seq - 1, "the last one says that the engine was closed"
     assert told["batches"] == len(batches) - 1
     assert "cache/events" not in manifest["inert"]
+
+
+@pytest.mark.parametrize(
+    ("path", "lands"), [(None, "run/kv_events.jsonl"), ("mine.jsonl", "mine.jsonl")]
+)
+def test_a_path_is_from_the_working_directory_and_none_is_a_file_of_the_run(
+    tmp_path, monkeypatch, path, lands
+):
+    monkeypatch.chdir(tmp_path)
+    given = [] if path is None else [f"cache.events.path={path}"]
+    config = compose(["executor=fixed", "cache/events=jsonl", *given])
+    build_engine(config, folder=tmp_path / "run").close()
+    assert (tmp_path / lands).stat().st_size > 0

@@ -16,6 +16,7 @@ from interlock.core.testing.tiny_adapter import write_adapter
 from interlock.driver.rerun import Rerun
 from interlock.driver.run import run
 from interlock.driver.run_folder import read_run
+from interlock.plugins.cache.watches.differences import differences
 from tests.engine.cached_content import Follower, walked
 from tests.engine.serving import tokens
 from tests.engine.tiers import base, greedy, outputs, serve, tiny
@@ -143,7 +144,7 @@ def test_pages_of_adapters_and_tenants_are_found_by_theirs_alone(models, tmp_pat
         (["cache.dtype=fp8", "dtype=float32"], "cache.dtype=auto"),
         (["numerics=batch_invariant", "attention=auto"], "numerics=fast"),
         (["weights=int8"], "weights=auto"),
-        (["spec=eagle", "spec.path={}/eagle"], "spec=None"),
+        (["spec=eagle", "spec.path={}/eagle"], "has no rows of a drafter"),
         (["adapters=[{}/adapter]"], "0 adapters and this engine has 1"),
         (["another model"], "computed by another model"),
         (["another layout"], "other layers, planes or windows"),
@@ -162,6 +163,26 @@ def test_a_snapshot_of_another_engine_is_refused_and_what_differs_is_named(
     with pytest.raises(ConfigError, match="snapshot") as refused:
         loaded(model, one_prompt, *[one.format(model) for one in change])
     assert any(named in problem for problem in refused.value.problems), refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "then", "now", "said"),
+    [
+        ("spec", ["eagle", {"num_drafts": 3, "k": "a"}], ["eagle", {"num_drafts": 5, "k": "a"}],
+         ["spec.num_drafts=3, and this engine has spec.num_drafts=5"]),
+        ("spec", ["eagle", {"path": "a"}], ["eagle", {"path": "b", "new": 1}],
+         ["no option spec.new, and this engine has spec.new=1", "spec.path=a"]),
+        ("spec", ["mtp", {}], ["eagle", {"path": "b"}], ["rows of spec=mtp, and this"]),
+        ("dtype", None, "float32", ["keys of pages without rows, and this engine pages of"]),
+        ("contract", 1, 2, ["version 1 of the plugin contract, and this is 2"]),
+    ],
+)  # fmt: skip
+def test_a_difference_is_told_by_its_setting_and_both_values(name, then, now, said):
+    told = differences(name, then, now)
+    assert len(told) == len(said)
+    for line, part in zip(told, said, strict=True):
+        assert part in line
+        assert "None" not in line
 
 
 @pytest.mark.parametrize("part", ["manifest.json", "runs", "rows", "pages"])

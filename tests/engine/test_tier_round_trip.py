@@ -18,6 +18,7 @@ from tests.engine.tiers import (
     outputs,
     stored_pages,
     tiered,
+    tokens,
 )
 
 
@@ -32,6 +33,27 @@ def test_what_left_the_device_comes_back_and_tokens_are_those_of_a_request_alone
     assert outputs(first) == outputs(again) == alone(kind, PROMPTS)
     assert [record.cached_tokens for record in again] == [28] * len(PROMPTS)
     assert engine.core.cache.tiers.counters.loaded >= 28 // SIZE * (len(PROMPTS) - 1)
+    assert_nothing_held(engine)
+    engine.close()
+
+
+@pytest.mark.parametrize("write", ["through", "back"])
+def test_pages_of_a_window_that_are_needed_before_the_others_are_saved_with_them(
+    models, alone, write
+):
+    """A window's pool that is smaller than the other's lets go of its pages first."""
+    engine, _ = tiered(
+        models["hybrid"], f"cache.write={write}", "cache.num_pages=null", "max_model_len=128",
+        "scheduler.max_requests=1", "scheduler.budget_tokens=16",
+    )  # fmt: skip
+    full, window = [pool.num_pages for pool in engine.core.cache.pools]
+    assert window < full // 2
+    prompts = [tokens(29, salt) for salt in range(12)]
+    first = one_by_one(engine, prompts)
+    drain(engine)
+    again = one_by_one(engine, prompts)
+    assert outputs(first) == outputs(again) == alone("hybrid", prompts)
+    assert [record.cached_tokens for record in again] == [28] * len(prompts)
     assert_nothing_held(engine)
     engine.close()
 

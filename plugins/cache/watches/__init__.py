@@ -28,7 +28,9 @@ class JSONLConfig:
     """Events of the cache in a file, a line for the changes of each step."""
 
     name: str = "jsonl"
-    path: str = option("kv_events.jsonl", "the file; a relative one is in the run's folder")
+    path: str | None = option(
+        None, "the file, from the working directory; null: kv_events.jsonl in the run's folder"
+    )
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,12 @@ class DirectoryConfig:
     """A warm cache in a directory: read before the first request, written after the last."""
 
     name: str = "directory"
-    load: str | None = option(None, "directory whose snapshot the cache begins with; null: empty")
-    save: str | None = option(None, "directory that gets the cache's content at the end; null: no")
+    load: str | None = option(
+        None, "directory, from the working one, whose snapshot the cache begins with; null: empty"
+    )
+    save: str | None = option(
+        None, "directory, from the working one, that gets the cache's content at the end; null: no"
+    )
 
     def __post_init__(self) -> None:
         if "" in (self.load, self.save):

@@ -76,4 +76,6 @@ def build_memory(_config: MemoryConfig, _context: BuildContext) -> MemoryEvents:
 
 def build_jsonl(config: JSONLConfig, context: BuildContext) -> FileEvents:
     """A stream into the configured file, which is emptied."""
-    return FileEvents(context.folder / Path(config.path).expanduser())
+    if config.path is None:
+        return FileEvents(context.folder / "kv_events.jsonl")
+    return FileEvents(Path(config.path).expanduser())

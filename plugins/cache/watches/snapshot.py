@@ -19,6 +19,7 @@ from interlock.core.prefix_index import Inserted, PrefixKey, Units
 from interlock.core.transfers import Kind, Transfer
 from interlock.plugins.cache.watches import DirectoryConfig
 from interlock.plugins.cache.watches.books import Books
+from interlock.plugins.cache.watches.differences import differences
 from interlock.plugins.cache.watches.payload_file import PayloadFile, carry, key_of
 from interlock.plugins.cache.watches.restore import Restore
 from interlock.plugins.cache.watches.saved_runs import as_plain, save_runs
@@ -111,8 +112,10 @@ class Snapshot(CacheWatch):
             other = [name for name in other if name != "model"]
         where = f"cache.snapshot.load={str(self._load)!r}"
         if other:
-            raise ConfigError([f"{where}: {_says(name, theirs.get(name), mine[name])}"
-                               for name in other])  # fmt: skip
+            said = [
+                line for name in other for line in differences(name, theirs.get(name), mine[name])
+            ]
+            raise ConfigError([f"{where}: {line}" for line in said])
 
     # Saving -------------------------------------------------------------------------------------
 
@@ -173,22 +176,6 @@ class Snapshot(CacheWatch):
 
 def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-
-
-def _says(name: str, theirs: Any, mine: Any) -> str:
-    if name == "model":
-        return (
-            "the snapshot's pages were computed by another model or draft head: the contents of "
-            "its files differ; load it with the model that saved it, or begin without"
-        )
-    if name == "layout":
-        return "the snapshot's pages have other layers, planes or windows than this model's"
-    if name == "adapters":
-        return (
-            f"the snapshot has {len(theirs or ())} adapters and this engine has {len(mine)}, or "
-            "their files differ; give the same adapters=[...]"
-        )
-    return f"the snapshot is of {name}={theirs}, and this engine has {name}={mine}"
 
 
 def build(config: DirectoryConfig, _context: BuildContext) -> Snapshot:

@@ -33,7 +33,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             "cache.snapshot.save=DIR writes a snapshot"
         ) from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path}: damaged: it is no snapshot's manifest ({error})") from error
+        why = f"it is no JSON ({error})" if isinstance(error, ValueError) else "it has no checksum"
+        raise ConfigError(f"{path}: damaged, or no snapshot's manifest: {why}") from error
     if stated != _digest_of(manifest):
         raise ConfigError(f"{path}: damaged: its content has another checksum")
     if manifest["format"] != FORMAT:
