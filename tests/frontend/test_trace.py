@@ -55,7 +55,8 @@ def test_requests_of_no_length_are_left_for_intake_to_refuse(tmp_path):
         ({"hash_ids": None}, "hash_ids is not a list of integers"),
         ({"input_length": "9"}, "input_length='9' is not an integer >= 0"),
         ({"output_length": -1}, "output_length=-1 is not an integer >= 0"),
-        ({"timestamp": -1}, "timestamp=-1 is not milliseconds >= 0"),
+        ({"timestamp": -1}, "timestamp=-1 is not milliseconds from 0 to 1e13"),
+        ({"timestamp": 1e300}, r"timestamp=1e\+300 is not milliseconds from 0 to 1e13"),
     ],
 )
 def test_a_line_of_another_format_is_named(tmp_path, change, reason):
