@@ -237,6 +237,7 @@ class _Builder(RankParts):
             ahead=np.array(ahead) if drafter.attention else None,
             host=drafter if isinstance(drafter, TokenDrafter) else None,
             max_positions=drafter.max_positions,
+            whole=drafter.whole,
             one_pass=drafter.one_pass,
         )
 

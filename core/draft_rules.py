@@ -40,6 +40,8 @@ class DraftRules:
     host: TokenDrafter | None = None
     """A drafter that proposes from token ids when a step is planned."""
     max_positions: int | None = None
+    whole: bool = False
+    """Drafts are of use as a whole: a length policy decides between all of one and none."""
     one_pass: bool = False
     """All candidates of a step come out of one forward pass of the drafter."""
     clock_s: Callable[[], float] = WallClock().now
@@ -63,6 +65,8 @@ class DraftRules:
         wanted = self.length.propose(self.num_drafts, decodes)
         if not isinstance(wanted, int | np.integer) or not 0 <= wanted <= self.num_drafts:
             raise self._broken(f"propose gave {wanted!r}, no number from 0 to {self.num_drafts}")
+        if self.whole and wanted:
+            wanted = self.num_drafts
         self.ledger.shortened += int(wanted < self.num_drafts)
         return int(wanted)
 
@@ -75,6 +79,8 @@ class DraftRules:
         for draft, length in zip(drafts, lengths, strict=True):
             if not isinstance(length, int | np.integer) or not 0 <= length <= len(draft.tokens):
                 raise self._broken(f"verify gave {length!r} of {len(draft.tokens)} candidates")
+            if self.whole and length:
+                length = len(draft.tokens)
             self.ledger.shortened += int(length < len(draft.tokens))
             kept.append(draft.first(min(int(length), room)))
             self.ledger.offered(draft, len(kept[-1].tokens))

@@ -37,6 +37,9 @@ class Drafter(ABC):
     wants_draws: bool = False
     """True: `TokenDrafter.verified` is called with what the target drew after each candidate."""
 
+    whole: bool = False
+    """True: part of a draft is of little use, so what a length policy wants some of is whole."""
+
     def entries_ahead(self, limit: int) -> int:
         """Entries after the last committed row that proposing `limit` >= 1 candidates writes."""
         return limit - 1 if self.attention else 0

@@ -8,6 +8,7 @@ from interlock.core.request import RequestId
 from interlock.core.testing.drafter_contract import TokenDrafterContract
 from interlock.plugins.speculative.host.lookahead import LookaheadDrafter
 from interlock.plugins.speculative.host.options import LookaheadConfig
+from interlock.plugins.speculative.lengths.options import FixedLengthConfig, GoodputConfig
 from tests.engine.serving import asking, build, outputs, serve, solo, tokens
 
 
@@ -125,6 +126,18 @@ def test_a_text_that_runs_in_circles_is_accepted_in_ngrams(model_of):
     record = serve(engine, request)[0]
     assert record.output_token_ids == solo(model_of(positions=128), [request])[0]
     assert record.accepted_tokens > 0
+
+
+@pytest.mark.parametrize(
+    "length", [FixedLengthConfig(num=1), GoodputConfig()], ids=lambda c: c.name
+)
+def test_a_length_policy_chooses_all_of_a_window_or_nothing(model_of, length):
+    request = asking(0, tokens(8), 60, ignore_eos=True)
+    spec = LookaheadConfig(window=6, ngram=3, guesses=4)
+    engine = build(model_of(positions=128), spec=spec, length=length)
+    record = serve(engine, request)[0]
+    assert record.output_token_ids == solo(model_of(positions=128), [request])[0]
+    assert record.drafted_tokens >= 12 * record.draft_rounds > 0, "windows of 6 x 2 were cut"
 
 
 def test_every_option_that_is_out_of_range_is_named():

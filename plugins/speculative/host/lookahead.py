@@ -44,6 +44,7 @@ class LookaheadDrafter(TokenDrafter):
     """
 
     wants_draws = True
+    whole = True  # the window makes guesses only if all of it is verified
 
     def __init__(self, config: LookaheadConfig) -> None:
         self.num_drafts = config.num_drafts
