@@ -166,7 +166,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
 def test_it_says_what_to_type_next(tmp_path, capsys):
     main(["my-drafter", "--seam", "drafter", "--out", str(tmp_path)], load_registry())
     printed = capsys.readouterr().out
-    assert f"pip install -e {tmp_path / 'my-drafter'}" in printed
+    assert f"pip install -e '{tmp_path / 'my-drafter'}[test]'" in printed
     assert "interlock plugins check spec/my_drafter" in printed
 
 
