@@ -10,9 +10,10 @@ kv_events.jsonl what entered and left the cache, written as it runs (`driver/kv_
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from interlock.conf.check_retention import retention_problems
 from interlock.core.batch import StepDecision
@@ -174,11 +175,23 @@ def write_file(path: Path, lines: Iterable[str]) -> None:
 
     Raises RunFolderError, naming the file, for whatever the system refuses.
     """
+    with _replacing(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """As `write_file`, of what is no text."""
+    with _replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+        with temporary.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -19,12 +19,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from interlock.core.errors import ConfigError
+from interlock.core.errors import ConfigError, RunFolderError
 from interlock.core.registry import Registry
 from interlock.driver.report import ReportConsole
 from interlock.study.composer import Composer
 from interlock.study.cores import core_sets
-from interlock.study.folder import StudyFolder
+from interlock.study.folder import MANIFEST, StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
 from interlock.study.progress_lines import ProgressLines
@@ -90,6 +90,13 @@ def main(arguments: list[str], registry: Registry) -> int:
         console.print(f"stopped; go on with: interlock study --resume {folder.path}",
                       markup=False, highlight=False, soft_wrap=True)  # fmt: skip
         return 130
+    except RunFolderError as error:
+        if not isinstance(error.__cause__, OSError) or not (folder.path / MANIFEST).is_file():
+            raise
+        raise RunFolderError(
+            f"{error}; the runs that ended are kept; once it can be, go on with: "
+            f"interlock study --resume {folder.path}"
+        ) from error
     report(folder, console)
     console.print(f"study folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
     return 0 if any(not one.failure for one in observed) else 1

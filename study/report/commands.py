@@ -1,6 +1,9 @@
 """`interlock study report DIR`: all that people see of a study, from what its folder holds."""
 
 import argparse
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,14 +32,28 @@ def report(folder: StudyFolder, console: Console) -> int:
     lossy = folder.manifest().get("lossy", ())
     findings = analyse(study, cells, observations, folder.refusals(), lossy)
     notes = (*findings.notes, *runner_notes(folder))
-    folder.write_findings(replace(findings, notes=notes))
+    with _kept(folder):
+        folder.write_findings(replace(findings, notes=notes))
     results = results_of(folder)
     print_results(console, results)
-    written = write_report(results, folder.path)
+    with _kept(folder):
+        written = write_report(results, folder.path)
     if written.without:
         _say(console, f"no figures: {written.without}")
     _say(console, f"report: {written.paths[0]}")
     return 0
+
+
+@contextmanager
+def _kept(folder: StudyFolder) -> Iterator[None]:
+    """What is written here is made from the runs: say so where it cannot be."""
+    try:
+        yield
+    except RunFolderError as error:
+        raise RunFolderError(
+            f"{error}; the runs are kept in {folder.path}; once it can be written, make their "
+            f"report with: interlock study report {shlex.quote(str(folder.path))}"
+        ) from error
 
 
 def report_main(arguments: list[str]) -> int:

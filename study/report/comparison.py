@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from interlock.core.errors import ConfigError
 from interlock.driver.run_folder import write_file
 from interlock.study.compare import CellChange, Comparison, Side, compare
 from interlock.study.folder import StudyFolder
@@ -36,13 +37,18 @@ from interlock.study.spec import Metric, Study
 def compare_main(arguments: list[str]) -> int:
     """`interlock study compare FIRST SECOND`: print it and write its page; the exit status.
 
-    Raises RunFolderError where one of the folders is no study's.
+    Raises RunFolderError where one of the folders is no study's, ConfigError where they are one.
     """
     parser = argparse.ArgumentParser("interlock study compare", description=__doc__)
     parser.add_argument("first", type=Path, help="a study's folder")
     parser.add_argument("second", type=Path, help="another's, with some of the same cells")
     parser.add_argument("--html", type=Path, help="the page (default: in the second folder)")
     parsed = parser.parse_args(arguments)
+    if parsed.first.resolve() == parsed.second.resolve():
+        raise ConfigError(
+            f"{parsed.first} and {parsed.second} are one study, which differs in nothing from "
+            "itself; give the folders of two"
+        )
     first, second = (side_of(StudyFolder(path)) for path in (parsed.first, parsed.second))
     names = str(parsed.first), str(parsed.second)
     found, console = compare(first, second), Console()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interlock.core.errors import ConfigError
-from interlock.driver.run_folder import write_file
+from interlock.driver.run_folder import write_bytes, write_file
 from interlock.study.findings import Contrast, Estimate
 from interlock.study.report.results import Results
 from interlock.study.verdicts import TOO_FEW
@@ -208,13 +208,17 @@ def frame(rows: Rows) -> "DataFrame":
 
 
 def write_parquet(rows: Rows, directory: Path, name: str) -> Path:
-    """Write `name`.parquet. Raises MissingExtraError without pandas and pyarrow."""
+    """Write `name`.parquet.
+
+    Raises MissingExtraError without pandas and pyarrow, RunFolderError where it cannot be written.
+    """
     path = directory / f"{name}.parquet"
     table = frame(rows)
     try:
-        table.to_parquet(path, engine="pyarrow", index=False)
+        content = table.to_parquet(engine="pyarrow", index=False)
     except ImportError as error:
         raise MissingExtraError(_missing("pyarrow", error)) from error
+    write_bytes(path, content)
     return path
 
 

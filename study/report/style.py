@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interlock.driver.run_folder import write_bytes
 from interlock.study.report.export import MissingExtraError
 from interlock.study.report.words import shortened
 
@@ -100,7 +101,7 @@ def drawing() -> Iterator[None]:
 
 
 def write_plot(plot: Plot, directory: Path) -> list[Path]:
-    """Write `<name>.png` and `<name>.svg`; their paths."""
+    """Write `<name>.png` and `<name>.svg`; their paths. RunFolderError names one that cannot be."""
     columns = 1 if len(plot.panels) == 1 else 2
     rows = -(-len(plot.panels) // columns)
     heights = [max(p.height_in for p in plot.panels[i * columns :][:columns]) for i in range(rows)]
@@ -118,13 +119,15 @@ def write_plot(plot: Plot, directory: Path) -> list[Path]:
             axis.set_visible(False)
         figure.suptitle(plot.title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         _legend(figure, plot, columns)
-        paths = [directory / f"{plot.name}.{kind}" for kind in ("png", "svg")]
-        directory.mkdir(parents=True, exist_ok=True)
+        png, svg = io.BytesIO(), io.BytesIO()
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout is made once for both files
-        figure.savefig(paths[0], dpi=130, facecolor="white")
-        figure.savefig(paths[1], metadata={"Date": None}, facecolor="white")
-    return paths
+        figure.savefig(png, format="png", dpi=130, facecolor="white")
+        figure.savefig(svg, format="svg", metadata={"Date": None}, facecolor="white")
+    drawn = {directory / f"{plot.name}.png": png, directory / f"{plot.name}.svg": svg}
+    for path, content in drawn.items():
+        write_bytes(path, content.getvalue())
+    return list(drawn)
 
 
 def _legend(figure: "Figure", plot: Plot, columns: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from interlock.core.errors import RunFolderError
 from interlock.study.folder import StudyFolder
 from interlock.study.report.commands import report_main
+from tests.full_disk import full_disk
 
 
 @pytest.fixture
@@ -60,3 +61,13 @@ def test_a_folder_without_a_study_or_without_a_run_is_refused_with_the_reason(tm
     StudyFolder(tmp_path).write_manifest({"study": study, "cells": [], "refusals": []})
     with pytest.raises(RunFolderError, match="interlock study --resume"):
         report_main([str(tmp_path)])
+
+
+def test_a_full_disk_names_the_file_and_how_to_make_the_report_of_the_kept_runs(folder, capsys):
+    told = f"interlock study report {folder.path}$"
+    with full_disk(8 << 10), pytest.raises(RunFolderError, match=told) as raised:
+        report_main([str(folder.path)])
+    path, reason = str(raised.value).split(": cannot be written: ")
+    assert path.startswith(f"{folder.path}/")
+    assert reason.startswith(f"File too large; the runs are kept in {folder.path}; ")
+    assert not list(folder.path.rglob(".*.tmp"))

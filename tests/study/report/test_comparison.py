@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from interlock.core.errors import RunFolderError
+from interlock.core.errors import ConfigError, RunFolderError
 from interlock.study.compare import Side, compare
 from interlock.study.folder import StudyFolder
 from interlock.study.report.comparison import compare_main, comparison_page, print_comparison
@@ -75,3 +75,9 @@ def test_the_command_reads_two_folders_and_writes_the_page_into_the_second(small
     assert "-10.0 %" in (tmp_path / "second" / "compared_with_first.html").read_text("utf-8")
     with pytest.raises(RunFolderError):
         compare_main([str(tmp_path / "first"), str(tmp_path / "nothing")])
+
+
+def test_a_study_is_not_compared_with_itself(tmp_path):
+    (tmp_path / "again").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="again are one study"):
+        compare_main([str(tmp_path), str(tmp_path / "again")])

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from interlock.core.errors import RunFolderError
 from interlock.study.report.export import (
     MissingExtraError,
     cell_rows,
@@ -15,8 +16,10 @@ from interlock.study.report.export import (
     finding_rows,
     frame,
     run_rows,
+    write_parquet,
     write_tables,
 )
+from tests.full_disk import full_disk
 
 
 def read(path):
@@ -96,3 +99,10 @@ def test_a_noise_floor_of_too_few_pairs_has_no_figure_and_says_why(few, tmp_path
     assert {(row["value"], row["verdict"], row["num_pairs"]) for row in rows} == {
         ("", "too few pairs", "1")
     }
+
+
+def test_a_parquet_file_on_a_full_disk_is_named(tmp_path):
+    pytest.importorskip("pyarrow")
+    with full_disk(), pytest.raises(RunFolderError, match=r"cells\.parquet: .* File too large$"):
+        write_parquet([{"cell": "a"}], tmp_path, "cells")
+    assert not list(tmp_path.iterdir())

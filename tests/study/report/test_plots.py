@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from interlock.core.errors import RunFolderError
 from interlock.study.analyse import analyse
 from interlock.study.report.export import MissingExtraError
 from interlock.study.report.plots import plots_of, write_plots
@@ -15,6 +16,7 @@ from interlock.study.report.results import Results
 from interlock.study.report.runs import acceptance, binned, latencies_ms, occupancy, timeline
 from interlock.study.report.style import line_style, svg_of
 from interlock.study.spec import Factor, Level, Metric
+from tests.full_disk import full_disk
 from tests.study.made import factors, grid, observe, study
 
 RUN_PLOTS = ["latency_cdfs", "steps", "kv_occupancy", "acceptance"]
@@ -93,6 +95,8 @@ def test_two_cells_run_once_have_plots_that_make_no_estimate(tmp_path):
     plots = plots_of(Results(made, tuple(cells), (), tuple(seen), analyse(made, cells, seen)))
     assert [plot.name for plot in plots] == ["pareto"]
     assert all(path.stat().st_size for path in write_plots(plots, tmp_path))
+    with full_disk(), pytest.raises(RunFolderError, match=r"pareto\.png: .* File too large$"):
+        write_plots(plots, tmp_path)
 
 
 def test_lines_differ_by_colour_and_by_dashes():
