@@ -17,16 +17,18 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from interlock.conf import hydra_edge
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import load_registry
+from interlock.driver.recorded_choices import recorded_choices
 from interlock.driver.say_error import problems_in, say_error, say_problems
 
 IN_THIS_PROCESS = "basic"
 """Hydra's own launcher: one job after the other."""
 _sweeps: list[tuple[Path, str]] = []
+_runs: list[DictConfig] = []
 
 
 class _Ended(NamedTuple):
@@ -37,8 +39,19 @@ class _Ended(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-class SweepFolder(Callback):
-    """Tells `run_jobs` where Hydra puts the jobs of the sweep, and by which launcher."""
+class JobFolders(Callback):
+    """Names the folder of a rerun, and tells `run_jobs` where Hydra puts a job, or a sweep's."""
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """A rerun is named after the recorded choices: those of its own config are defaults."""
+        recorded = recorded_choices(config.rerun) if config.get("rerun") else {}
+        plain: Any = OmegaConf.to_container(config.hydra.run, resolve=False)
+        named = str(plain["dir"])
+        for group, name in recorded.items():
+            named = named.replace(f"${{hydra:runtime.choices.{group}}}", name)
+        with read_write(config.hydra.run):
+            config.hydra.run.dir = named
+        _runs.append(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Called in the process that was started, before any job runs."""
@@ -49,12 +62,15 @@ class SweepFolder(Callback):
 def run_jobs() -> int:
     """Let Hydra compose and run the job, or the jobs of a sweep; 1 if one could not start.
 
-    Of a sweep that varied more than its seed there is a study's report.
+    Of a sweep that varied more than its seed there is a study's report. Raises what ends the job,
+    and OSError, naming the folder, where Hydra cannot write what it leaves there before a job.
     """
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
     sweep = uuid4().hex
     statuses: list[int] = []
     _sweeps.clear()
+    _runs.clear()
+    began: list[float] = []
 
     @hydra.main(
         config_path=f"pkg://{hydra_edge.CONFIG_MODULE}",
@@ -62,6 +78,7 @@ def run_jobs() -> int:
         **hydra_edge.HYDRA_ARGUMENTS,
     )
     def job(composed: DictConfig) -> int:
+        began.append(time.time())
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             return _swept_job(composed, sweep)
         statuses.append(_job(composed).status)
@@ -70,6 +87,8 @@ def run_jobs() -> int:
     try:
         job()
     except Exception as error:
+        if isinstance(error, OSError) and (_sweeps or not began):
+            error.filename = error.filename or _folder()
         if not _sweeps or _sweeps[-1][1] == IN_THIS_PROCESS:
             raise
         reason = " ".join(str(error).split())
@@ -78,6 +97,14 @@ def run_jobs() -> int:
     if _sweeps:
         statuses += _report_sweep(*_sweeps[-1], sweep)
     return max(statuses, default=0)
+
+
+def _folder() -> str | None:
+    """Of the sweep, else of the job, if Hydra came so far as to know it."""
+    if _sweeps:
+        return str(_sweeps[-1][0])
+    folders = [OmegaConf.select(config, "hydra.runtime.output_dir") for config in _runs]
+    return folders[-1] if folders else None
 
 
 def _swept_job(composed: DictConfig, sweep: str) -> int:

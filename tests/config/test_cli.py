@@ -11,6 +11,7 @@ from interlock.core.registry import load_registry
 from interlock.core.seams import SEAMS
 from interlock.driver import cli
 from interlock.driver.help_text import help_text
+from tests.full_disk import full_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,6 +102,25 @@ def test_a_saved_configuration_runs_again(monkeypatch, tmp_path, capsys):
     assert run_main(monkeypatch, again, "-cp", str(saved), "-cn", "config") == 0
     (summary,) = again.rglob("summary.json")
     assert summary.is_file()
+
+
+@pytest.mark.parametrize("overrides", [["hydra.run.dir=here"], ["-m", "hydra.sweep.dir=here"]])
+def test_a_full_disk_beneath_a_folder_names_it(monkeypatch, tmp_path, capsys, overrides):
+    with full_disk():
+        assert run_main(monkeypatch, tmp_path, *overrides, "executor=fixed", "progress=false") == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "Interlock cannot start:",
+        f"- {tmp_path / 'here'}: File too large (a run's folder is hydra.run.dir, a sweep's "
+        "hydra.sweep.dir)",
+    ]
+
+
+def test_a_rerun_is_named_after_the_run_that_it_repeats(monkeypatch, tmp_path, capsys):
+    chosen = ("cache=contiguous", "spec=ngram", "workload.num_requests=1", "hydra.run.dir=first")
+    assert run_main(monkeypatch, tmp_path, "executor=fixed", "progress=false", *chosen) == 0
+    assert run_main(monkeypatch, tmp_path, "rerun=first", "progress=false") == 0
+    (again,) = (tmp_path / "runs").rglob("run.json")
+    assert again.parent.name.endswith("-gqa-contiguous-ngram")
 
 
 def test_version_is_ours(monkeypatch, tmp_path, capsys):
