@@ -47,7 +47,7 @@ def _replayed(
     path: Path, step: int | None, tell: Callable[[str], None]
 ) -> tuple[Replica, list[dict[str, Any]]]:
     """What was cached after this step, and the batches of all steps."""
-    header, *lines = [*read_events(path, tell)] or [{}]
+    header, *lines = read_events(path, tell)
     with _at(path, 1):
         replica, media = Replica(header), [m for m in header["media"] if m != DEVICE]
         tables = len(header["pool_pages"])

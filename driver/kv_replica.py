@@ -14,6 +14,7 @@ from interlock.core.errors import RunFolderError
 EVENTS = "kv_events.jsonl"
 SCHEMA, VERSION = "interlock.kv_events", 1
 DEVICE = "device"
+WRITTEN_BY = "a run with cache/events=jsonl writes it"
 
 
 @dataclass
@@ -128,18 +129,22 @@ def read_events(
     """The header, then every batch. RunFolderError names the file and the line that is broken.
 
     A last line without its end is left out, which `tell` is told: the run that wrote it was killed.
+    Without a whole line there is nothing to read, which is an error.
     """
     try:
+        number = 0
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith("\n"):
+                    if number == 1:
+                        raise RunFolderError(f"{path}, line 1: cut off; no event is left")
                     tell(f"{path}, line {number}: cut off; what follows line {number - 1} is lost")
                     return
                 try:
                     yield json.loads(line)
                 except ValueError as error:
                     raise RunFolderError(f"{path}, line {number}: corrupt: {error}") from error
+            if not number:
+                raise RunFolderError(f"{path}: it is empty; {WRITTEN_BY}")
     except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(
-            f"{path}: cannot be read ({error}); a run with cache/events=jsonl writes it"
-        ) from error
+        raise RunFolderError(f"{path}: cannot be read ({error}); {WRITTEN_BY}") from error

@@ -41,9 +41,10 @@ def _parse(line: bytes, place: str, list_key: str | None) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise WorkloadError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
     except json.JSONDecodeError as error:
-        raise WorkloadError(
-            f"{place}: not valid JSON: {error.msg} at character {error.pos + 1} of {len(text)}"
-        ) from error
+        at = f"character {error.pos + 1} of {len(text)}"
+        if error.pos >= len(text):
+            at = f"the end of the line, after its {len(text)} characters: is it cut off?"
+        raise WorkloadError(f"{place}: not valid JSON: {error.msg} at {at}") from error
     except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{place}: not valid JSON: {error}") from error
     if list_key is not None and isinstance(value, list):

@@ -483,3 +483,12 @@ def until(true, timeout_s=20.0):
     while not true():
         assert time.monotonic() < end_s
         time.sleep(0.01)
+
+
+def test_a_folder_on_a_full_disk_is_refused_by_name_and_is_free_afterwards(tmp_path, monkeypatch):
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", failing(errno.ENOSPC))
+        with pytest.raises(ConfigError, match="No space left on device; free some there") as raised:
+            TierFolder(str(tmp_path), "0" * 16)
+    assert f"directory={tmp_path} of the disk tier" in str(raised.value)
+    TierFolder(str(tmp_path), "0" * 16).close()

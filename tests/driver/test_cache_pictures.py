@@ -138,3 +138,17 @@ def test_without_matplotlib_the_extra_is_named(run_dir, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'interlock\[plot\]'"):
         draw_pictures(run_dir, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it is empty; a run with cache/events=jsonl writes it"),
+        ('{"schema": ', "line 1: cut off"),
+    ],
+)
+def test_a_file_without_a_whole_line_is_said_to_hold_none(tmp_path, text, reason):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "kv_events.jsonl").write_text(text)
+    with pytest.raises(RunFolderError, match=rf"kv_events\.jsonl(, |: ){reason}"):
+        draw_pictures(tmp_path, tmp_path)

@@ -165,7 +165,8 @@ def test_messages_that_the_template_refuses_fail_alone(ask):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{", "not valid JSON"),
+        (b"{", "not valid JSON: .* at the end of the line, after its 1 characters"),
+        (b'{"prompt" "a"}', "not valid JSON: .* at character 11 of 14"),
         (b'{"prompt": NaN}', "NaN is not a JSON number"),
         (b"[1]", "a JSON object is needed"),
         (b'{"prompt": "\xff"}', r"not UTF-8 \(byte 13 of the line\)"),

@@ -14,6 +14,7 @@ from interlock.plugins.cache.tiers import DiskTierConfig
 from interlock.plugins.cache.tiers.counted import copy_bytes
 from interlock.plugins.cache.tiers.deadline import Pause, Workers
 from interlock.plugins.cache.tiers.disk_files import (
+    FULL,
     SUFFIX,
     TierFolder,
     filled,
@@ -25,7 +26,6 @@ from interlock.plugins.cache.tiers.envelope import HEADER, Envelope, space_of
 from interlock.plugins.cache.tiers.lru_bytes import LRUBytes
 from interlock.plugins.cache.tiers.parallel import Begun, ParallelTier
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 REASONS = {
     **dict.fromkeys(FULL, "full"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission"),

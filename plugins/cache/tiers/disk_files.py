@@ -9,6 +9,7 @@ format. Anything else in the folder is somebody else's: never touched and not co
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -22,6 +23,8 @@ from interlock.core.tier import Key
 from interlock.plugins.cache.tiers.envelope import FORMAT, HEADER
 
 SUFFIX = f".kv{FORMAT}"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""How the system says that no space is left: for anybody, or for this user."""
 _SPACE, _SHARD = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{2}")
 _ENTRY, _UNFINISHED = re.compile(r"([0-9a-f]{62})\.kv(\d+)"), re.compile(r"[0-9a-f]{62}\.\d+\.tmp")
 
@@ -52,10 +55,7 @@ class TierFolder:
             self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.makedirs(self._entries, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                f"directory={directory} of the disk tier cannot be used: {error.strerror}; it "
-                "must be a folder that this user may write"
-            ) from error
+            raise ConfigError(_unusable(directory, error)) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -65,8 +65,12 @@ class TierFolder:
                 f"directory={directory} of the disk tier is in use by process {owner}: give each "
                 "process a folder of its own"
             ) from error
-        os.truncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.truncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._lock)
+            raise ConfigError(_unusable(directory, error)) from error
 
     def path_of(self, key: Key) -> str:
         """Where an entry of this model is."""
@@ -98,6 +102,15 @@ class TierFolder:
         key = bytes.fromhex(shard.name + name[1]) if ours else None
         size = max(0, about.st_size - HEADER.size)
         return FoundEntry(file.path, key, size, about.st_mtime_ns)
+
+
+def _unusable(directory: str, error: OSError) -> str:
+    needed = (
+        "free some there, or give it a folder on another disk"
+        if error.errno in FULL
+        else "it must be a folder that this user may write"
+    )
+    return f"directory={directory} of the disk tier cannot be used: {error.strerror}; {needed}"
 
 
 def write_file(path: str, header: bytes, data: memoryview, *, over: bool, sync: bool) -> None:
