@@ -180,7 +180,7 @@ def in_the_engine(name: str, page_size: int, requests: list[Prompt]) -> tuple[in
         now_s, length = float(number), sequence.length
         match = cache.match(b"", sequence)
         hits += match.tokens
-        holding = cache.open(RequestId(number), b"", sequence, 0, length, match, now_s)
+        holding = cache.open(RequestId(number), b"", sequence, None, length, match, now_s)
         assert holding is not None
         assert cache.grow(holding, match.tokens, length)
         cache.index_computed(holding, length, now_s)
