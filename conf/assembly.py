@@ -9,6 +9,7 @@ import torch
 
 from interlock.conf.check_request import request_problems
 from interlock.conf.find_model import describe_models
+from interlock.conf.longest_request import length_problems, longest_request
 from interlock.conf.page_identity import NotingFormat, page_identity
 from interlock.conf.rank_parts import RankParts
 from interlock.conf.read_adapters import read_adapters
@@ -46,9 +47,6 @@ from interlock.core.streams import request_seed
 from interlock.core.structured import StructuredOutput
 from interlock.core.tiered_pages import TieredPages
 
-SIMULATED_MAX_LEN = 1 << 18
-"""Longest request where no model sets a limit, in tokens."""
-
 
 def build_engine(
     config: EngineConfig, registry: Registry | None = None, clock: Clock | None = None,
@@ -64,6 +62,8 @@ def build_engine(
     if config.strict_plugins:
         registry.require_all_plugins()
     resolution = resolve(config, registry, describe_models(config, registry)).require()
+    if problems := length_problems(resolution):
+        raise ConfigError(problems)
     context = BuildContext(resolution.model, environment=environment or {})
     strategy: ParallelStrategy = resolution.build("parallel", context)
     try:
@@ -86,7 +86,7 @@ class _Builder(RankParts):
     ) -> None:  # fmt: skip
         self.resolution, self.strategy = resolution, strategy
         self.runs_model = RunsModel() in resolution.capabilities
-        config = replace(resolution.config, max_model_len=self._max_model_len(config))
+        config = replace(resolution.config, max_model_len=longest_request(resolution))
         found = read_adapters(config.adapters)
         super().__init__(config, resolution.model, registry, resolution.chosen, ranks, found)
         where = self.model.files.path if self.model.files else Path()
@@ -97,19 +97,6 @@ class _Builder(RankParts):
         formats = tuple(NotingFormat(form, self.opened) for form in self.context.formats)
         codec = registry.codec(self.model.files)
         self.context = replace(self.context, codec=codec, formats=formats, folder=folder)
-
-    def _max_model_len(self, config: EngineConfig) -> int:
-        model = self.resolution.model
-        limit = model.max_positions if self.runs_model else SIMULATED_MAX_LEN
-        asked = config.max_model_len
-        if asked is None:
-            return limit
-        if self.runs_model and asked > limit:
-            why = f" ({model.limited_by})" if model.limited_by else ""
-            raise ConfigError(
-                f"max_model_len={asked} is beyond the {limit} positions of model {model.name}{why}"
-            )
-        return asked
 
     def engine(self, clock: Clock | None) -> Engine:
         """Everything, wired."""

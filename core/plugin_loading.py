@@ -1,9 +1,8 @@
 """Load one plugin: import its module, check its contract, take in all it contributes or nothing."""
 
-import dataclasses
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, is_dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,10 @@ class Origin:
     @staticmethod
     def of(entry_point: EntryPoint) -> "Origin":
         """The distribution that declared this entry point."""
-        if entry_point.dist is None:
+        about: Any = entry_point.dist.metadata if entry_point.dist else {}
+        if "Name" not in about:  # nobody's, or of a folder from which METADATA is gone
             return Origin(f"(plugin {entry_point.name!r} without a distribution)", "")
-        return Origin(entry_point.dist.name, entry_point.dist.version)
+        return Origin(about["Name"], about["Version"] if "Version" in about else "")
 
 
 @dataclass
@@ -88,9 +88,10 @@ def load_plugin(entry_point: EntryPoint) -> Contribution | BrokenPlugin:
         plugin = entry_point.load()
         contribution.contract = hooks.check_contract(plugin)
         _collect(plugin, contribution)
-    except (Exception, SystemExit) as error:
-        made = [c for c in contribution.components if isinstance(c, Component)]
-        offered = frozenset((component.seam, component.name) for component in made)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and what a skipped test raises
+        offered = frozenset((made.seam, made.name) for made in contribution.components)
         described = f"{entry_point.name} = {entry_point.value}"
         return BrokenPlugin(contribution.origin, described, cause_of(error), offered)
     return contribution
@@ -109,19 +110,19 @@ def _collect(plugin: Any, contribution: Contribution) -> None:
     manager.add_hookspecs(hooks)
     manager.register(plugin)
     manager.check_pending()
-    for hook, place, _, _ in _HOOKS:
-        found = getattr(contribution, place)
+    for hook, place, kind, called in _HOOKS:
         for group in getattr(manager.hook, hook)():
-            found.extend(group)  # of a generator that fails, what came before
+            if isinstance(group, str) or not isinstance(group, Iterable):
+                raise TypeError(f"{hook} gave {group!r}, not a list of {called}s")
+            for item in group:  # of a generator that fails, what came before is kept
+                if not isinstance(item, kind):
+                    raise TypeError(f"{hook} gave {item!r}, not a {called}")
+                getattr(contribution, place).append(item)
     _check(contribution)
 
 
 def _check(contribution: Contribution) -> None:
-    """Raise what is wrong with it, as ValueError or TypeError."""
-    for hook, place, kind, called in _HOOKS:
-        for item in getattr(contribution, place):
-            if not isinstance(item, kind):
-                raise TypeError(f"{hook} gave {item!r}, not a {called}")
+    """Raise what is wrong with its components, as ValueError or TypeError."""
     for component in contribution.components:
         _check_component(component)
     names = [(component.seam, component.name) for component in contribution.components]
@@ -136,10 +137,11 @@ def _check_component(component: Component) -> None:
     where = f"{component.seam}={component.name}"
     if not re.fullmatch(r"[a-zA-Z][\w-]*", component.name) or component.name == AUTO:
         raise ValueError(f"{where}: a name is letters, digits, _ and -, and not {AUTO!r}")
-    if not (isinstance(component.config, type) and dataclasses.is_dataclass(component.config)):
+    if not (isinstance(component.config, type) and is_dataclass(component.config)):
         raise TypeError(f"{where}: config={component.config!r} is not a dataclass")
-    component.config()  # every option has a default
-    options = {o.name for o in dataclasses.fields(component.config)}
-    taken = options & set(children_of(component.seam))
+    name = getattr(component.config(), "name", component.name)  # every option has a default
+    if name != component.name:
+        raise ValueError(f"{where}: its config's name is {name!r}, not {component.name!r}")
+    taken = {o.name for o in fields(component.config)} & set(children_of(component.seam))
     if taken:
         raise ValueError(f"{where}: option names {sorted(taken)} belong to other seams")

@@ -53,7 +53,7 @@ class Chosen:
             built = self.component.make(self.config, context)
         except (InterlockError, MemoryError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{self.key} (from {self.origin}) could not be built: {cause_of(error)}"
             ) from error
@@ -131,10 +131,8 @@ class Registry:
         for form in contribution.formats:
             self._claim("model format", form.name, " ", origin)
             self.formats[form.name] = form
-        self.codecs += contribution.codecs
-        self.searches += contribution.searches
-        self.config_dirs += contribution.config_dirs
-        self.observers += contribution.observers
+        for place in ("codecs", "searches", "config_dirs", "observers"):
+            getattr(self, place).extend(getattr(contribution, place))
 
     def _claim(self, kind: str, name: str, joint: str, origin: Origin) -> None:
         if (kind, name) in self.origins:

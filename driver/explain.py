@@ -7,6 +7,7 @@ from typing import Any
 
 from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
+from interlock.conf.longest_request import length_problems
 from interlock.core.capabilities import Capability, Composition, Requirement
 from interlock.core.errors import ConfigError
 from interlock.core.model_requirements import SETTINGS, model_requirements
@@ -61,12 +62,18 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
     config = compose(arguments, registry)
     resolution = resolve(config, registry, describe_models(config, registry))
     show("\n".join(explanation(resolution)))
-    return 1 if resolution.problems else 0
+    return 1 if refusals(resolution) else 0
+
+
+def refusals(resolution: Resolution) -> list[str]:
+    """Everything for which it would not run that is known without reading a weight."""
+    return [*map(str, resolution.problems), *length_problems(resolution)]
 
 
 def explanation(resolution: Resolution) -> Iterator[str]:
     """The lines that are printed."""
-    yield "This would NOT run." if resolution.problems else "This would run."
+    problems = refusals(resolution)
+    yield "This would NOT run." if problems else "This would run."
     forms = ", ".join(sorted(resolution.model.forms))
     config = resolution.config
     yield ""
@@ -81,10 +88,10 @@ def explanation(resolution: Resolution) -> Iterator[str]:
         without = " (works without)" if link.met and not link.providers else ""
         refused = "" if link.met else " (refused)"
         yield f"  {link.source} looks for {said(link.capability)}: {provided}{without}{refused}"
-    if resolution.problems:
+    if problems:
         yield ""
         yield "Refused:"
-        yield from (f"  - {problem}" for problem in resolution.problems)
+        yield from (f"  - {problem}" for problem in problems)
 
 
 def _components(resolution: Resolution) -> Iterator[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from interlock.conf.find_model import describe_models
+from interlock.conf.longest_request import length_problems
 from interlock.core.capabilities import DrivesVirtualTime, Lossy
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import Registry
@@ -113,8 +114,8 @@ def judge(cell: Cell, composer: Composer) -> Judged:
     except InterlockError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
         return Judged(cell, tuple(problems))
-    if resolution.problems:
-        return Judged(cell, tuple(map(str, resolution.problems)))
+    if refused := (*map(str, resolution.problems), *length_problems(resolution)):
+        return Judged(cell, refused)
     offered = resolution.capabilities
     return Judged(
         cell,

@@ -55,6 +55,15 @@ def interlock_components():
             "OSError: disk",
         ),
         ("@hookimpl\ndef interlock_componets():\n    return []\n", "interlock_componets"),
+        ("import pytest\npytest.skip('elsewhere', allow_module_level=True)", "Skipped: elsewhere"),
+        (
+            "@hookimpl\ndef interlock_components():\n    return 42\n",
+            "interlock_components gave 42, not a list of Components",
+        ),
+        (
+            "@hookimpl\ndef interlock_config_dirs():\n    return '/tmp'\n",
+            "interlock_config_dirs gave '/tmp', not a list of texts",
+        ),
     ],
 )
 def test_a_broken_plugin_is_one_warning_and_the_others_work(
@@ -119,6 +128,18 @@ def test_a_plugin_found_twice_is_loaded_once(install, registry_of):
     assert {"twice", "third"} <= set(registry.names("spec"))
 
 
+@pytest.mark.parametrize("loses", ["METADATA", "Name"])
+def test_a_plugin_whose_distribution_lost_its_name_is_called_by_its_entry_point(
+    install, registry_of, loses
+):
+    site = install("lost", drafter("lost"))
+    about = site / "lost-1.0.dist-info" / "METADATA"
+    about.unlink() if loses == "METADATA" else about.write_text("Metadata-Version: 2.1\n")
+    registry = registry_of(site)
+    said = "(plugin 'lost' without a distribution)"
+    assert str(registry.origins["spec", "lost"]) == said
+
+
 def test_two_plugins_with_one_name_are_an_error_naming_both(install, registry_of):
     site = install("first", drafter("same"))
     install("second", drafter("same"), version="4")
@@ -134,6 +155,7 @@ def test_two_plugins_with_one_name_are_an_error_naming_both(install, registry_of
         ("Component('spec', 'x', dict, 'm:b', '')", "is not a dataclass"),
         ("Component('spec', 'x', Taken, 'm:b', '')", "belong to other seams"),
         ("Component('spec', 'x', Bare, 'm:b', '')", "missing 1 required"),
+        ("Component('spec', 'x', Other, 'm:b', '')", "its config's name is 'y', not 'x'"),
         ("'spec'", "not a Component"),
     ],
 )
@@ -151,6 +173,10 @@ class Taken:
 class Bare:
     depth: int
 
+@dataclass
+class Other:
+    name: str = "y"
+
 @hookimpl
 def interlock_components():
     return [{component}]
@@ -163,6 +189,7 @@ def interlock_components():
     ("build", "error", "cause"),
     [
         ("import z\ndef build(config, context): ...", PluginError, "No module named 'z'"),
+        ("raise SystemExit('bye')", PluginError, "SystemExit: bye"),
         ("def build(config, context): return 1 / 0", PluginError, "division by zero"),
         ("def build(config, context): return 'text'", ContractError, "built a str, not a Drafter"),
     ],

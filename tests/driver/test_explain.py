@@ -39,6 +39,14 @@ def test_a_refused_one_gives_every_reason_and_the_changes_that_would_work(capsys
     assert "  cache/index=radix looks for SharesPages: nobody (refused)" in lines
 
 
+def test_a_length_that_the_model_does_not_have_is_refused_as_a_run_refuses_it(capsys):
+    assert main(["max_model_len=5000"], load_registry()) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "This would NOT run."
+    assert "  - max_model_len=5000 is beyond the 1024 positions of model tiny-gqa" in lines
+    assert main(["max_model_len=5000", "executor=fixed"], load_registry()) == 0
+
+
 def test_each_change_that_it_names_works():
     found = resolution("model=tiny-gqa", "cache=radix", "cache/allocator=contiguous")
     (problem,) = found.problems

@@ -31,6 +31,18 @@ def test_every_cell_is_composed_once_however_often_it_is_looked_at(tmp_path, mon
     ]
 
 
+def test_a_cell_longer_than_its_model_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "factors: {length: {short: [], long: [max_model_len=5000]}, cache: [none, radix]}"
+    )
+    registry = load_registry()
+    plan = plan_study(read_study(tmp_path / "mine.yaml", registry), registry)
+    assert [one.cell.levels["length"] for one in plan.refusals] == ["long", "long"]
+    assert {one.problems for one in plan.refusals} == {
+        ("max_model_len=5000 is beyond the 1024 positions of model tiny-gqa",)
+    }
+
+
 @pytest.mark.parametrize(
     ("key", "replay", "said"),
     [
