@@ -121,8 +121,13 @@ def quoted_items(text: str) -> str | None:
     return shlex.quote(f"{key}=[{','.join(map(_literal, value[1:-1].split(',')))}]")
 
 
+def literal(value: str) -> str:
+    """A value that an override takes as it is."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def _literal(value: str) -> str:
-    return '"' + value.strip(" \"'").replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return literal(value.strip(" \"'"))
 
 
 def apply_values(

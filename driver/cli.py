@@ -18,6 +18,7 @@ from interlock.core.errors import ConfigError, InterlockError, RankError
 from interlock.core.registry import Registry, load_registry
 from interlock.driver.help_text import help_text
 from interlock.driver.hydra_jobs import run_jobs
+from interlock.driver.interrupts import status_of
 from interlock.driver.output import show
 from interlock.driver.say_error import say_error
 
@@ -49,7 +50,8 @@ def main() -> None:
     """Run what the command line asks for and exit.
 
     Status 0 when every run ended, 1 when one could not start or was stopped by an error, 130 after
-    Ctrl-C. Problems go to standard error, one a line, without a traceback.
+    Ctrl-C and 143 after a SIGTERM to a study. Problems go to standard error, one a line, without a
+    traceback.
     """
     _limit_spinning()
     arguments = sys.argv[1:]
@@ -80,9 +82,9 @@ def main() -> None:
             raise
         where = "a run's folder is hydra.run.dir, a sweep's hydra.sweep.dir"
         sys.exit(say_error(ConfigError(f"{error.filename}: {error.strerror} ({where})")))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(status_of(stop))
 
 
 def _run(parsed: Namespace, registry: Registry) -> NoReturn:

@@ -1,7 +1,9 @@
-"""Ctrl-C as a request to stop after the step that runs."""
+"""Ctrl-C as a request to stop after the step that runs, and how a program ends that was stopped."""
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -37,3 +39,40 @@ class Interrupts:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: somebody else than the terminal asks to stop, as systems do before they go down."""
+
+
+def status_of(stop: KeyboardInterrupt) -> int:
+    """What a program that was stopped ends with: 128 and the number of the signal."""
+    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+
+
+@contextmanager
+def stopped_once() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt inside, once: what follows may clean up in peace.
+
+    Nothing changes for a signal that is ignored or handled by somebody else, and outside the main
+    thread.
+    """
+    stopped = False
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal stopped
+        if not stopped:
+            stopped = True
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if threading.current_thread() is not threading.main_thread():
+        usual.clear()
+    before = {one: signal.getsignal(one) for one in usual if signal.getsignal(one) is usual[one]}
+    for one in before:
+        signal.signal(one, stop)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,6 +1,7 @@
 """`interlock study FILE`: run an ablation study, go on with one, report on one."""
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from rich.progress import (
 
 from interlock.core.errors import ConfigError, RunFolderError
 from interlock.core.registry import Registry
+from interlock.driver.interrupts import status_of, stopped_once
 from interlock.driver.report import ReportConsole
 from interlock.study.composer import Composer
 from interlock.study.cores import core_sets
@@ -67,14 +69,19 @@ KEY=VALUE is added to the base, study.KEY=VALUE changes a key of the file."""
 def main(arguments: list[str], registry: Registry) -> int:
     """Do what `interlock study ...` asks; the exit status.
 
-    0: it ran, whatever cells failed in it; 1: every run failed; 130: Ctrl-C, and the folder has
-    what was done. Raises InterlockError for what cannot start.
+    0: it ran, whatever cells failed in it; 1: every run failed; 130: Ctrl-C and 143: SIGTERM, once
+    the folder has what was done. Raises InterlockError for what cannot start, and KeyboardInterrupt
+    where nothing was begun.
     """
     if arguments[:1] == ["report"]:
         return report_main(arguments[1:])
     if arguments[:1] == ["compare"]:
         return compare_main(arguments[1:])
-    parsed = _parser().parse_args(arguments)
+    with stopped_once():
+        return _study(_parser().parse_args(arguments), registry)
+
+
+def _study(parsed: argparse.Namespace, registry: Registry) -> int:
     console = ReportConsole()
     with _composing(console, registry) as composer:
         study, folder, text = _asked(parsed, composer)
@@ -84,22 +91,43 @@ def main(arguments: list[str], registry: Registry) -> int:
     if parsed.dry_run:
         _print_expected_time(console, plan, len(cores))
         return 0
+    resume = f"go on with: interlock study --resume {shlex.quote(str(folder.path))}"
+    resume += f" --jobs {parsed.jobs}" * (parsed.jobs != 1)
     try:
-        observed = _run(console, plan, folder, registry, cores, parsed.retry_failed, text)
-    except KeyboardInterrupt:
-        console.print(f"stopped; go on with: interlock study --resume {folder.path}",
+        with _kept_on_a_full_disk(folder, plan, resume):
+            observed = _run(console, plan, folder, registry, cores, parsed.retry_failed, text)
+        report(folder, console)
+    except KeyboardInterrupt as stop:
+        if not (folder.path / MANIFEST).is_file():
+            raise
+        console.print(f"stopped; {_kept(folder, plan)}; {resume}",
                       markup=False, highlight=False, soft_wrap=True)  # fmt: skip
-        return 130
+        return status_of(stop)
+    console.print(f"study folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if any(not one.failure for one in observed) else 1
+
+
+@contextmanager
+def _kept_on_a_full_disk(folder: StudyFolder, plan: StudyPlan, resume: str) -> Iterator[None]:
+    """Say what a study has and how it goes on where the system does not let it write."""
+    try:
+        yield
     except RunFolderError as error:
         if not isinstance(error.__cause__, OSError) or not (folder.path / MANIFEST).is_file():
             raise
         raise RunFolderError(
-            f"{error}; the runs that ended are kept; once it can be, go on with: "
-            f"interlock study --resume {folder.path}"
+            f"{error}; {_kept(folder, plan)}; once it can be written, {resume}"
         ) from error
-    report(folder, console)
-    console.print(f"study folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
-    return 0 if any(not one.failure for one in observed) else 1
+
+
+def _kept(folder: StudyFolder, plan: StudyPlan) -> str:
+    """`3 of 6 runs are done and kept in DIR`; how many a search makes is not known before."""
+    ended = folder.num_ended()
+    study = plan.study
+    runs = len(run_order(plan.cells, study.repeats, study.seed))
+    of = "" if study.design == "search" else f" of {runs}"
+    are = "is" if ended == 1 else "are"
+    return f"{ended}{of} runs {are} done and kept in {folder.path}"
 
 
 def _parser() -> argparse.ArgumentParser:

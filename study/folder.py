@@ -8,7 +8,7 @@ analysis.json         what the runs show
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,10 +51,15 @@ class StudyFolder:
         return self._listed(Refusal, "refusals")
 
     def observations(self) -> list[Observation]:
-        """Every run so far, in the order in which they ran."""
+        """Every run so far, in the order in which they ran.
+
+        Of a study that has not come to its end they are in the folders of its runs alone.
+        """
         path = self.path / OBSERVATIONS
         if not path.is_file():
-            return []
+            alone = [(read_object(path), path) for path in self._ended()]
+            found = [_rebuilt(Observation, line, path) for line, path in alone]
+            return sorted(found, key=lambda one: one.place)
         return [_rebuilt(Observation, line, place) for place, line in read_lines(path)]
 
     def findings(self) -> Findings:
@@ -75,6 +80,13 @@ class StudyFolder:
         """What a run that was done has left; None where it was not done."""
         path = self.path / place.folder / OBSERVATION
         return _rebuilt(Observation, read_object(path), path) if path.is_file() else None
+
+    def num_ended(self) -> int:
+        """How many runs are done, well or not."""
+        return len(list(self._ended()))
+
+    def _ended(self) -> Iterator[Path]:
+        return self.path.glob(f"cells/*/*/{OBSERVATION}")
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write study.json, whole or not at all."""

@@ -9,6 +9,8 @@ from interlock.core.settings import EngineConfig
 from interlock.driver.run_folder import write_file
 
 FAILED, MACHINE, LOG, QUALITY = "failed.json", "machine.json", "log.txt", "quality.json"
+ENDED = "ended"
+"""The file that a launcher's job leaves last: its run ended, well or not."""
 STARTED = "started_s"
 """In machine.json: when the run began, seconds since the epoch."""
 

@@ -10,13 +10,17 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 
 def main(arguments: list[str]) -> None:
-    """`DESCRIPTOR CORES`: jobs come in and exit codes go out over a duplex pipe."""
+    """`DESCRIPTOR CORES`: jobs with their cores come in and exit codes go out over a duplex pipe.
+
+    The cores are those of the first job; later ones have as many.
+    """
     descriptor, cores = int(arguments[0]), [int(core) for core in arguments[1].split(",") if core]
     if cores:
         os.sched_setaffinity(0, cores)  # before torch counts its threads
@@ -29,16 +33,14 @@ def main(arguments: list[str]) -> None:
     gc.collect()
     gc.freeze()  # collections in children touch none of these pages
     line: Connection = Connection(descriptor)
-    line.send("ready")
-    while True:
-        try:
-            job = line.recv()
-        except EOFError:
-            return
-        line.send(_forked(job, line, one_run.do))
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # whoever asked went away
+        line.send("ready")
+        while True:
+            job, cores = line.recv()
+            line.send(_forked(job, cores, line, one_run.do))
 
 
-def _forked(job: Any, line: Connection, do: Callable[[Any], int]) -> int:
+def _forked(job: Any, cores: Sequence[int], line: Connection, do: Callable[[Any], int]) -> int:
     """The exit code of a child that does the job; minus a signal's number if one ended it."""
     ends, held = os.pipe()
     child = os.fork()
@@ -47,6 +49,8 @@ def _forked(job: Any, line: Connection, do: Callable[[Any], int]) -> int:
         line.close()
         status = 1
         try:
+            if cores:
+                os.sched_setaffinity(0, cores)
             status = do(job)
         except BaseException as error:
             sys.stderr.write(f"{type(error).__name__}: {error}\n")
@@ -57,6 +61,8 @@ def _forked(job: Any, line: Connection, do: Callable[[Any], int]) -> int:
     os.close(held)
     ready, _, _ = select.select([ends, line.fileno()], [], [])
     if ends not in ready:  # the other side went away: it sends nothing while a job runs
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with all that the run started, and ourselves
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         sys.exit(0)

@@ -41,7 +41,7 @@ def run_study(
     Raises:
         ConfigError: the baseline is refused, or the folder is that of another study.
         RunFolderError: the disk is full.
-        KeyboardInterrupt: Ctrl-C; the run that was going on is not recorded.
+        KeyboardInterrupt: Ctrl-C; the runs that were going on are not recorded.
     """
     plan = plan or plan_study(study, registry)
     jobs = len(workers or cores)
@@ -52,7 +52,7 @@ def run_study(
     with ExitStack() as stack:
         workers = workers or [stack.enter_context(Worker(listed)) for listed in cores]
         if study.launcher and left:
-            left = _launched(study, folder, plan, runs, left, told)
+            left = _launched(study, folder, plan, runs, left, told, retry_failed)
         for worker in workers if left else ():
             runs.warm_up(worker)
         if study.design == "search":
@@ -69,19 +69,44 @@ def run_study(
 
 def _launched(
     study: Study, folder: StudyFolder, plan: StudyPlan, runs: Runs, left: Sequence[Place],
-    told: Told,
+    told: Told, retry_failed: bool,
 ) -> list[Place]:  # fmt: skip
-    """Let a launcher make all runs that are left, then observe them in the order they began."""
+    """Let a launcher make all runs that are left, then observe them in the order they began.
+
+    Those that ended before it was stopped are observed as well, now or by the next start.
+    """
     from interlock.study.hydra_launch import launch
 
     threads = max(one.threads or 1 for one in plan.judged)
+    left = _without_ended(runs, left, retry_failed)
     for place in left:
         runs.empty(place)
-    launch(folder, study.launcher, [place.number for place in left], threads)
-    for done, place in enumerate(sorted(left, key=runs.began_s), start=1):
+    last = 0
+
+    def look() -> None:
+        nonlocal last
+        ended = [place for place in left if runs.has_ended(place)]
+        if len(ended) > last:
+            last = len(ended)
+            told(last, len(left), ended[-1])
+
+    try:
+        launch(folder, study.launcher, [place.number for place in left], threads, look)
+    except BaseException:
+        _without_ended(runs, left)
+        raise
+    for place in sorted(left, key=runs.began_s):
         runs.take(place)
-        told(done, len(left), place)
+    told(len(left), len(left), left[-1])
     return []
+
+
+def _without_ended(runs: Runs, left: Sequence[Place], retry_failed: bool = False) -> list[Place]:
+    """Observe the runs that jobs have made; those that are still to be done."""
+    for place in sorted(left, key=runs.began_s):
+        if runs.has_ended(place, retry_failed):
+            runs.take(place)
+    return [place for place in left if not runs.has_ended(place, retry_failed)]
 
 
 def _ended(runs: Runs, left: Sequence[Place], workers: Sequence[Worker]) -> Iterator[Place]:

@@ -5,8 +5,9 @@ from pathlib import Path
 from shutil import rmtree
 
 from interlock.core.settings import EngineConfig
+from interlock.driver.run_folder import write_file
 from interlock.study.folder import StudyFolder
-from interlock.study.job import Job
+from interlock.study.job import ENDED, FAILED, Job
 from interlock.study.observe import began_s, equal_share, observe
 from interlock.study.order import Place, block_seed
 from interlock.study.plan import Judged, StudyPlan
@@ -58,6 +59,15 @@ class Runs:
     def empty(self, place: Place) -> None:
         """Remove what an earlier try has left."""
         rmtree(self._folder.path / place.folder, ignore_errors=True)
+
+    def mark_ended(self, place: Place) -> None:
+        """Say in a run's folder that it ended, for whoever observes it later."""
+        write_file(self._folder.path / place.folder / ENDED, [])
+
+    def has_ended(self, place: Place, retry_failed: bool = False) -> bool:
+        """Whether a launcher's job made this run; False for a failed one that is made again."""
+        where = self._folder.path / place.folder
+        return (where / ENDED).is_file() and not (retry_failed and (where / FAILED).is_file())
 
     def began_s(self, place: Place) -> float:
         """When a run that ended began, seconds since the epoch; those that never did come last."""

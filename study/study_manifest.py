@@ -14,7 +14,7 @@ from interlock.core.errors import ConfigError
 from interlock.driver.manifest import git_state
 from interlock.study.designs import aliases
 from interlock.study.difference import differences
-from interlock.study.folder import MANIFEST, StudyFolder
+from interlock.study.folder import MANIFEST, OBSERVATIONS, StudyFolder
 from interlock.study.order import block_seed, run_order
 from interlock.study.plan import StudyPlan
 
@@ -31,6 +31,7 @@ def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1, study_file: str =
     if (folder.path / MANIFEST).is_file():
         before = folder.manifest()
         _require_same(folder, plan)
+        (folder.path / OBSERVATIONS).unlink(missing_ok=True)  # of its last end
         most = max(jobs, before.get("jobs", 1))
         folder.write_manifest({**before, "study": asked, "state": "running", "jobs": most})
         return float(before["started_s"])

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -18,14 +19,16 @@ from interlock.study.job import FAILED, LOG, Job, fail, last_lines
 class Worker:
     """Runs jobs one after the other, each in a process of its own. A context manager.
 
-    `cores`: those that its processes may use; none: all that this process may.
+    `cores`: those that its processes may use; none: all that this process may. As many others may
+    be set for the next run. `closed`: it was ended for good, by any thread.
     """
 
     def __init__(self, cores: Sequence[int] = ()) -> None:
         self.cores = tuple(cores)
+        self.closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Any = None
-        self._closed = False
+        self._starting = threading.Lock()
 
     def __enter__(self) -> "Worker":
         return self
@@ -38,6 +41,12 @@ class Worker:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int | None:
+        """The server's process; None where none was started."""
+        process = self._process
+        return process.pid if process is not None else None
+
     def run(self, job: Job) -> bool:
         """Do the job and return when its process ended; its folder tells how.
 
@@ -47,14 +56,16 @@ class Worker:
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
-        folder = Path(job.folder)
+        line, folder = self._line, Path(job.folder)
+        if self.closed or line is None:
+            return False
         try:
-            self._line.send(job)
-            if not self._line.poll(job.timeout_s):
+            line.send((job, self.cores))
+            if not line.poll(job.timeout_s):
                 return self._give_up(job)
-            code = self._line.recv()
+            code = line.recv()
         except (EOFError, OSError):
-            if self._closed:
+            if self.closed:
                 return False
             self._stop()
             code = None
@@ -65,7 +76,7 @@ class Worker:
 
     def _give_up(self, job: Job) -> bool:
         """End a run that takes too long, with all that it started; the next has a new server."""
-        if self._closed:
+        if self.closed:
             return False
         self._stop()
         folder = Path(job.folder)
@@ -76,36 +87,43 @@ class Worker:
 
     def close(self) -> None:
         """End the server and what it runs, for good."""
-        self._closed = True
+        with self._starting:
+            self.closed = True
         self._stop()
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if self._line is not None:
-            with suppress(OSError):
-                self._line.close()
-            self._line = None
+        line, self._line = self._line, None
         if process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own
             process.wait()
+        if line is not None:  # after the end of the server has woken who waits for it
+            with suppress(OSError):
+                line.close()
 
     def _start(self) -> None:
+        """Start a server, unless this was closed; nothing where it is closed meanwhile."""
         ours, theirs = Pipe()
         command = [sys.executable, "-m", "interlock.study.run_server", str(theirs.fileno())]
         command += [",".join(map(str, self.cores))]
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the study, which then ends this
-            env=self._environment(),
-        )
+        with self._starting:
+            if self.closed:
+                return
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the study, which then ends this
+                env=self._environment(),
+            )
+            self._line = ours
         theirs.close()
-        self._line = ours
         try:
             ours.recv()
-        except EOFError:
+        except (EOFError, OSError):
+            if self.closed:
+                return
             self._stop()
             raise InterlockError("the process that runs cells could not start") from None
 

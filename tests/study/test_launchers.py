@@ -2,9 +2,14 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -14,14 +19,17 @@ from interlock.core.registry import load_registry
 from interlock.driver import cli
 from interlock.study.core_locks import cores_held, pinned
 from interlock.study.cores import available_cores
+from interlock.study.end_processes import bearing
 from interlock.study.folder import StudyFolder
-from interlock.study.hydra_launch import LaunchedRun, do_place
+from interlock.study.job import ENDED
+from interlock.study.launched_run import LaunchedRun, _workers, do_place
 from interlock.study.order import run_order
 from interlock.study.plan import plan_study
 from interlock.study.read_study import read_study
 from interlock.study.run_study import run_study
 from interlock.study.runs import Runs
 from interlock.study.study_manifest import begin
+from tests.study.endless import ENDLESS, run_under_way
 
 CELLS = ("executor=fixed", "workload.num_requests=3", "workload.output_tokens=8",
          "progress=false", "cache=none,radix")  # fmt: skip
@@ -31,6 +39,7 @@ factors: {cache: [none, radix]}
 repeats: 1
 """
 pytestmark = pytest.mark.usefixtures("without_figures")
+ROOT = Path(__file__).parents[2]
 OWN = {"submitit_local": ("hydra.launcher.timeout_min=5",)}
 
 
@@ -110,16 +119,72 @@ def test_a_job_of_a_study_makes_its_run_on_cores_that_it_holds_and_the_study_tak
     study = read_study(tmp_path / "mine.yaml", load_registry())
     folder, plan = StudyFolder(tmp_path / "out"), plan_study(study, load_registry())
     runs = Runs(plan, folder, begin(folder, plan))
-    place = run_order(plan.cells, study.repeats, study.seed)[2]
-    do_place(LaunchedRun(str(folder.path), 2, threads=1))
-    runs.restore(place, retry_failed=False)
-    runs.take(place)
-    (seen,) = runs.observed
-    assert (seen.cell, seen.repeat, seen.failure) == (place.cell.id, 0, "")
-    manifest = json.loads((folder.path / place.folder / "run.json").read_text())
-    assert len(manifest["device"]["may_use_cores"]) == 1
+    told = partial(LaunchedRun, str(folder.path), threads=1, stop=str(tmp_path / "stop"))
+    do_place(told(2))
+    (server,) = _workers
+    assert server.pid is not None
+    first = server.pid
+    do_place(told(1))
+    assert (server.pid, server.closed) == (first, False)  # two runs, and one start of a process
+    for number in (2, 1):
+        place = run_order(plan.cells, study.repeats, study.seed)[number]
+        assert runs.has_ended(place)
+        runs.restore(place, retry_failed=False)
+        runs.take(place)
+        seen = runs.observed[-1]
+        assert (seen.cell, seen.repeat, seen.failure) == (place.cell.id, 0, "")
+        manifest = json.loads((folder.path / place.folder / "run.json").read_text())
+        assert len(manifest["device"]["may_use_cores"]) == 1
     done = {one.place for one in run_study(study, folder, load_registry(), workers=[worker])}
     assert done == {0, 1, 2}
+
+
+def test_a_job_stops_when_its_study_was_stopped_and_leaves_no_mark_of_an_end(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "mine.yaml").write_text(
+        dedent(ENDLESS).format(pipe=tmp_path / "pipe", timeout_s=300)
+    )
+    study = read_study(tmp_path / "mine.yaml", load_registry())
+    folder, plan = StudyFolder(tmp_path / "out"), plan_study(study, load_registry())
+    runs, stop = Runs(plan, folder, begin(folder, plan)), tmp_path / "stop"
+    order = run_order(plan.cells, study.repeats, study.seed)
+    place = next(one for one in order if one.cell.id == "traffic=never")
+    told = LaunchedRun(str(folder.path), place.number, threads=1, stop=str(stop))
+    job = threading.Thread(target=do_place, args=(told,))
+    job.start()
+    run_under_way(folder.path / place.folder)
+    stop.touch()
+    job.join(30)
+    assert not job.is_alive()
+    assert not runs.has_ended(place)
+    runs.empty(place)
+    do_place(told)  # begins after the stop, as one that waited in a queue
+    assert not (folder.path / place.folder).exists()
+
+
+def test_a_launched_study_that_is_stopped_leaves_no_process_and_what_ended(monkeypatch, tmp_path):
+    pytest.importorskip("joblib")
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    monkeypatch.setenv("A_TEST_STARTED", str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    text = ENDLESS.format(pipe=tmp_path / "pipe", timeout_s=300) + "launcher: {name: joblib}"
+    (tmp_path / "mine.yaml").write_text(dedent(text))
+    command = [sys.executable, str(ROOT / "run.py"), "study", "mine.yaml", "--out", "out"]
+    study = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    run_under_way(tmp_path / "out" / "cells" / "traffic=never" / "r0", 120)
+    study.terminate()
+    said = study.communicate(timeout=60)[0]
+    assert study.returncode == 143
+    folder = StudyFolder(tmp_path / "out")
+    ended = len(list(folder.path.glob(f"cells/*/*/{ENDED}")))
+    assert len(folder.observations()) == ended
+    assert "Traceback" not in said
+    assert "Error" not in said
+    assert f"stopped; {ended} of 3 runs" in said
+    assert "go on with: interlock study --resume out" in said
+    assert not bearing(f"A_TEST_STARTED={tmp_path}") - {os.getpid()}
 
 
 def test_cores_that_are_held_are_given_to_nobody_else_until_they_are_given_back():

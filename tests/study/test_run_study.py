@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from interlock.driver.run import make_entries, serve
 from interlock.study.analyse import analyse
 from interlock.study.cli import main
 from interlock.study.cores import available_cores, core_sets
+from interlock.study.end_processes import bearing
 from interlock.study.folder import StudyFolder
 from interlock.study.job import Job
 from interlock.study.metric_names import SLOTS, metric_problem
@@ -32,6 +32,7 @@ from interlock.study.read_study import read_study
 from interlock.study.report.plot_cells import curves_plot
 from interlock.study.report.write import results_of
 from interlock.study.run_study import run_study
+from tests.study.endless import ENDLESS, run_under_way
 
 ROOT = Path(__file__).parents[2]
 FIXED = """
@@ -187,18 +188,6 @@ def test_a_cell_that_fails_says_why_and_can_be_tried_again(tmp_path, worker):
     assert not [o for o in run_here(retry_failed=True) if o.failure]
 
 
-ENDLESS = """
-    base: [executor=fixed]
-    factors:
-      traffic:
-        made: [workload.num_requests=2]
-        never: [workload=prompts, 'workload.path="{pipe}"']
-    repeats: 1
-    timeout_s: {timeout_s}
-    """
-"""A pipe into which nobody writes is read for ever, at no cost."""
-
-
 def endless(folder: Path, timeout_s: float):
     os.mkfifo(folder / "pipe")
     return study_in(folder, ENDLESS.format(pipe=folder / "pipe", timeout_s=timeout_s))
@@ -222,6 +211,7 @@ def test_a_study_that_is_killed_or_interrupted_goes_on_with_what_it_has(
     monkeypatch.chdir(tmp_path)
     study_in(tmp_path, FIXED)
     out = tmp_path / "out"
+    monkeypatch.setenv("A_TEST_STARTED", str(tmp_path))
     command = [sys.executable, str(ROOT / "run.py"), "study", "mine.yaml", "--out", "out"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for_runs(out, 2)
@@ -235,9 +225,14 @@ def test_a_study_that_is_killed_or_interrupted_goes_on_with_what_it_has(
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    assert main(["--resume", "out"], load_registry()) == 130
-    assert "go on with: interlock study --resume out" in capsys.readouterr().out
+    jobs = ["--jobs", "2"] if len(available_cores()) > 1 else []
+    assert main(["--resume", "out", *jobs], load_registry()) == 130
     interrupted = times_of(out)
+    told = f"stopped; {len(interrupted)} of 10 runs are done and kept in out; go on with: "
+    told += " ".join(["interlock study --resume out", *jobs])
+    assert told in capsys.readouterr().out
+    assert len(StudyFolder(out).observations()) == len(interrupted)
+    assert not bearing(f"A_TEST_STARTED={tmp_path}") - {os.getpid()}
     assert len(killed) < len(interrupted) <= 10
     assert main(["--resume", "out"], load_registry()) == 0
     seen = StudyFolder(out).observations()
@@ -267,18 +262,6 @@ def test_a_run_whose_process_is_killed_fails_alone_with_the_signal(tmp_path, wor
     assert problem.startswith("the process was killed by SIGKILL (the system does so when memory")
     assert (tmp_path / "made" / "run.json").is_file()
     assert not (tmp_path / "made" / "failed.json").exists()
-
-
-def run_under_way(folder: Path) -> int:
-    """The process that writes the log of the run in this folder."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if (process / "fd" / "1").readlink() == folder / "log.txt":
-                    return int(process.name)
-        time.sleep(0.05)
-    raise AssertionError("no run began")
 
 
 def test_a_run_that_hangs_is_ended_while_others_go_on_each_on_a_core_of_its_own(tmp_path):
