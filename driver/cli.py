@@ -33,6 +33,8 @@ OTHERS = {
     "study": "interlock.study.cli",
 }
 """Commands beside `run`: modules whose `main(arguments, registry)` gives the exit status."""
+CALLBACK = "++hydra.callbacks.job_folders._target_=interlock.driver.hydra_jobs.JobFolders"
+"""Ours has it; somebody's own configuration (-cp, -cn) may say nothing of Hydra."""
 COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 
 
@@ -91,6 +93,8 @@ def _run(parsed: Namespace, registry: Registry) -> NoReturn:
     """Do what was checked, and exit."""
     if LAUNCHED and os.environ.get("RANK", "0") != "0":
         _follow(parsed, registry)
+    if parsed.config_name or parsed.config_path:
+        sys.argv.append(CALLBACK)
     sys.exit(run_jobs())
 
 

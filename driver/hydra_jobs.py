@@ -6,6 +6,7 @@ of its own while it runs, and leaves a record in its folder. The sweep is report
 
 import json
 import os
+import signal
 import time
 import traceback
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -22,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from interlock.conf import hydra_edge
 from interlock.core.errors import ConfigError, InterlockError
 from interlock.core.registry import load_registry
+from interlock.driver.interrupts import terminate
 from interlock.driver.recorded_choices import recorded_choices
 from interlock.driver.say_error import problems_in, say_error, say_problems
 
@@ -55,8 +57,10 @@ class JobFolders(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Called in the process that was started, before any job runs."""
-        choices = config.hydra.runtime.choices
-        _sweeps.append((Path(config.hydra.sweep.dir).absolute(), choices["hydra/launcher"]))
+        launcher = config.hydra.runtime.choices["hydra/launcher"]
+        _sweeps.append((Path(config.hydra.sweep.dir).absolute(), launcher))
+        if launcher != IN_THIS_PROCESS and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, terminate)  # where the jobs end as well, see run_jobs
 
 
 def run_jobs() -> int:
@@ -65,6 +69,8 @@ def run_jobs() -> int:
     Of a sweep that varied more than its seed there is a study's report. Raises what ends the job,
     and OSError, naming the folder, where Hydra cannot write what it leaves there before a job.
     """
+    from interlock.study.end_processes import MARK, end_marked
+
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back to us as they are
     sweep = uuid4().hex
     statuses: list[int] = []
@@ -84,10 +90,16 @@ def run_jobs() -> int:
         statuses.append(_job(composed).status)
         return statuses[-1]
 
+    os.environ[MARK] = sweep
     try:
         job()
+    except KeyboardInterrupt:
+        if _sweeps and _sweeps[-1][1] != IN_THIS_PROCESS:
+            end_marked(sweep)
+        raise
     except Exception as error:
-        if isinstance(error, OSError) and (_sweeps or not began):
+        readable = not isinstance(error, hydra_edge.UNREADABLE)  # some of which are OSErrors
+        if readable and isinstance(error, OSError) and (_sweeps or not began):
             error.filename = error.filename or _folder()
         if not _sweeps or _sweeps[-1][1] == IN_THIS_PROCESS:
             raise

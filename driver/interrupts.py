@@ -50,6 +50,11 @@ def status_of(stop: KeyboardInterrupt) -> int:
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
+def terminate(_number: int, _frame: FrameType | None) -> None:
+    """A handler of SIGTERM."""
+    raise Terminated
+
+
 @contextmanager
 def stopped_once() -> Iterator[None]:
     """Ctrl-C and SIGTERM raise KeyboardInterrupt inside, once: what follows may clean up in peace.

@@ -19,32 +19,31 @@ themselves."""
 
 
 def end_marked(launch: str, patience_s: float = PATIENCE_S) -> None:
-    """End all processes of this launch but our own: asked first, then killed.
+    """End all processes of this launch but our own and `CLEANERS`: asked first, then killed.
 
     Takes `patience_s` twice at most. Where there is no /proc, nothing is found.
     """
     sessions: set[int] = set()
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in _found(launch, sessions):
-            if number != signal.SIGKILL or CLEANERS not in _read(process, "cmdline"):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, number)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, number)
         deadline_s = time.monotonic() + patience_s
         while _found(launch, sessions) and time.monotonic() < deadline_s:
             time.sleep(0.02)
 
 
 def _found(launch: str, sessions: set[int]) -> list[int]:
-    """Those that bear the mark, whose sessions are noted, and others of these sessions.
+    """Those that bear the mark, and all of sessions which one of those began: these are noted.
 
-    The launcher began a session, so that all of them are its own. Ray's agents write a title over
-    the place where their environment was.
+    Ray's agents write a title over the place where their environment was.
     """
     running = _running()
     session = {process: _session(process) for process in running}
     marked = bearing(f"{MARK}={launch}")
-    sessions |= {session[one] for one in marked if session.get(one)}
+    sessions |= {one for one in marked if session.get(one) == one}
     ours = {one for one in running if one in marked or session[one] in sessions}
+    ours -= {one for one in ours if CLEANERS in _read(one, "cmdline")}
     return sorted(ours - {os.getpid()})
 
 

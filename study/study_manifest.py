@@ -31,9 +31,9 @@ def begin(folder: StudyFolder, plan: StudyPlan, jobs: int = 1, study_file: str =
     if (folder.path / MANIFEST).is_file():
         before = folder.manifest()
         _require_same(folder, plan)
-        (folder.path / OBSERVATIONS).unlink(missing_ok=True)  # of its last end
         most = max(jobs, before.get("jobs", 1))
         folder.write_manifest({**before, "study": asked, "state": "running", "jobs": most})
+        (folder.path / OBSERVATIONS).unlink(missing_ok=True)  # of its last end
         return float(before["started_s"])
     if folder.path.is_dir() and any(folder.path.iterdir()):
         raise ConfigError(

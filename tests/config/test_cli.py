@@ -102,6 +102,15 @@ def test_a_saved_configuration_runs_again(monkeypatch, tmp_path, capsys):
     assert run_main(monkeypatch, again, "-cp", str(saved), "-cn", "config") == 0
     (summary,) = again.rglob("summary.json")
     assert summary.is_file()
+    capsys.readouterr()
+    mine = ("-cp", str(saved), "-cn", "config")
+    with full_disk():
+        assert run_main(monkeypatch, again, *mine, "hydra.run.dir=here") == 1
+    assert capsys.readouterr().err.startswith(
+        f"Interlock cannot start:\n- {again / 'here'}: File too large (a run's folder is "
+    )
+    assert run_main(monkeypatch, again, *mine[:2], "-cn", "none") == 1
+    assert "Cannot find primary config 'none'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("overrides", [["hydra.run.dir=here"], ["-m", "hydra.sweep.dir=here"]])

@@ -32,6 +32,7 @@ from interlock.study.read_study import read_study
 from interlock.study.report.plot_cells import curves_plot
 from interlock.study.report.write import results_of
 from interlock.study.run_study import run_study
+from tests.full_disk import full_disk
 from tests.study.endless import ENDLESS, run_under_way
 
 ROOT = Path(__file__).parents[2]
@@ -242,6 +243,13 @@ def test_a_study_that_is_killed_or_interrupted_goes_on_with_what_it_has(
     assert {path: ended[path] for path in killed} == killed
     assert {path: ended[path] for path in interrupted} == interrupted
     assert StudyFolder(out).manifest()["study_file"] == (tmp_path / "mine.yaml").read_text()
+    told = (
+        r"^out/study\.json: cannot be written: File too large; 10 of 10 runs are done and kept in "
+    )
+    told += r"out; once it can be written, go on with: interlock study --resume out$"
+    with full_disk(), pytest.raises(RunFolderError, match=told):
+        main(["--resume", "out"], load_registry())
+    assert len(StudyFolder(out).observations()) == 10
 
 
 def test_a_run_whose_process_is_killed_fails_alone_with_the_signal(tmp_path, worker):
