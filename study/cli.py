@@ -26,6 +26,7 @@ from interlock.driver.interrupts import status_of, stopped_once
 from interlock.driver.report import ReportConsole
 from interlock.study.composer import Composer
 from interlock.study.cores import core_sets
+from interlock.study.designs import ONE_BY_ONE
 from interlock.study.folder import MANIFEST, StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
@@ -78,7 +79,7 @@ def main(arguments: list[str], registry: Registry) -> int:
     if arguments[:1] == ["compare"]:
         return compare_main(arguments[1:])
     with stopped_once():
-        return _study(_parser().parse_args(arguments), registry)
+        return _study(_parser().parse_intermixed_args(arguments), registry)
 
 
 def _study(parsed: argparse.Namespace, registry: Registry) -> int:
@@ -86,6 +87,8 @@ def _study(parsed: argparse.Namespace, registry: Registry) -> int:
     with _composing(console, registry) as composer:
         study, folder, text = _asked(parsed, composer)
         plan = plan_study(study, registry, composer=composer)
+    if study.design == "search" and parsed.jobs > 1:
+        raise ConfigError(f"--jobs {parsed.jobs}: {ONE_BY_ONE}; leave out --jobs")
     cores = core_sets(parsed.jobs, max(one.threads or 1 for one in plan.judged))
     print_plan(console, plan, cores, full=parsed.dry_run)
     if parsed.dry_run:

@@ -13,6 +13,7 @@ from interlock.study.spec import Cell, Study
 
 MOST_CELLS = 10_000
 """Of a design that runs every combination; more would not end, nor be read."""
+ONE_BY_ONE = "design search makes one run after the other, as each trial follows from those before"
 Choices = Iterable[Mapping[str, str]]
 
 
@@ -63,6 +64,16 @@ def _too_many(study: Study) -> list[str]:
         f"design {study.design} has {count:,} cells, and a study at most {MOST_CELLS:,}: take "
         "design pairwise, fractional_factorial or one_at_a_time, or fewer levels"
     ]
+
+
+def most_trials(study: Study) -> int:
+    """Of a search: how many are made, repeated ones included."""
+    return int(str(study.design_options.get("trials", 20)))
+
+
+def num_confirmed(study: Study) -> int:
+    """Of a search: how many of the best are run again, beside the baseline."""
+    return int(str(study.design_options.get("confirm", 3)))
 
 
 def aliases(study: Study, cells: Iterable[Cell]) -> tuple[str, ...]:
@@ -190,6 +201,8 @@ def _search_problems(study: Study) -> list[str]:
         problems.append(f"design_options.confirm={confirm!r} is not a whole number from 0 on")
     sampler = study.design_options.get("sampler", "tpe")
     problems += [] if study.metrics else ["design search needs metrics, towards which it goes"]
+    if study.launcher:
+        problems.append(f"launcher={study.launcher['name']}: {ONE_BY_ONE}; leave out launcher")
     if sampler not in ("tpe", "random"):
         problems.append(unknown_name("sampler", str(sampler), ("tpe", "random")))
     return problems

@@ -172,7 +172,8 @@ def floor_of(layout: Layout, noise: Noise | None, repeats: int, level: float = 0
     if not num_aa + freedom:
         return Floor(math.inf, math.inf, 0, "no cell was run twice: nothing is known of the noise")
     words = [f"{num_aa} A/A pair{'s' * (num_aa != 1)}"] if num_aa else []
-    words += [f"residuals of blocks ({freedom:.0f} degrees of freedom)"] if freedom else []
+    degrees = f"{freedom:.0f} degree{'s' * (round(freedom) != 1)} of freedom"
+    words += [f"residuals of blocks ({degrees})"] if freedom else []
     total = num_aa + freedom
     if total < LEAST_KNOWN - 1e-9:
         few = f"too few pairs: all that is known of the noise are {' and '.join(words)}"

@@ -85,9 +85,12 @@ def changed_study(study: Study, overrides: tuple[str, ...]) -> Study:
         "launcher": lambda: _launcher(tree, problems),
     }
     changes: dict[str, Any] = {key: read[key]() for key in FREE if key in tree}
+    changed = replace(study, **changes)
+    if study.design == "search":
+        problems += design_problems(changed)  # which may not be launched
     if problems:
         raise ConfigError(problems)
-    return replace(study, **changes)
+    return changed
 
 
 def study_of(
@@ -115,11 +118,18 @@ def study_of(
         launcher=_launcher(tree, problems),
         also=read_also(tree, problems),
     )
+    if study.launcher and "warmup_runs" in tree:
+        problems.append(
+            "warmup_runs: a launcher's jobs are processes of their own, each of which is warmed up "
+            "before its run; leave out warmup_runs"
+        )
     problems += _fixed_by_the_study(study)
-    problems += _set_twice(extra, factors)
     if len(problems) == before:
         problems += design_problems(study)
-    return _with_swept_factor(study) if len(problems) == before else None
+    if len(problems) == before:
+        study = _with_swept_factor(study)
+    problems += _set_twice(extra, study.factors)
+    return study if len(problems) == before else None
 
 
 def _override(tree: dict[str, Any], overrides: tuple[str, ...], problems: list[str]) -> None:

@@ -51,7 +51,7 @@ def run_study(
     done = len(order) - len(left)
     with ExitStack() as stack:
         workers = workers or [stack.enter_context(Worker(listed)) for listed in cores]
-        if study.launcher and left:
+        if study.launcher and left:  # no search: it has none
             left = _launched(study, folder, plan, runs, left, told, retry_failed)
         for worker in workers if left else ():
             runs.warm_up(worker)

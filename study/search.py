@@ -18,14 +18,13 @@ from typing import Any
 from interlock.core.errors import ConfigError
 from interlock.core.registry import Registry
 from interlock.study.cells import cell_of, choices_of
+from interlock.study.designs import most_trials, num_confirmed
 from interlock.study.folder import StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, judged_beside
 from interlock.study.runs import Runs
 from interlock.study.spec import Cell, Observation, Refusal, Study
 from interlock.study.worker import Worker
-
-TRIALS, CONFIRMED = 20, 3
 
 
 def require_optuna() -> Any:
@@ -57,25 +56,20 @@ class Search:
         self.refusals: list[Refusal] = list(plan.refusals)
         self._lossy = [one.cell.id for one in plan.judged if one.lossy]
 
-    @property
-    def most_trials(self) -> int:
-        """How many are made, repeated ones included."""
-        return int(str(self._plan.study.design_options.get("trials", TRIALS)))
-
-    @property
-    def num_confirmed(self) -> int:
-        """How many of the best are run again, beside the baseline."""
-        return int(str(self._plan.study.design_options.get("confirm", CONFIRMED)))
-
     def run(self, registry: Registry, worker: Worker, told: Any, retry_failed: bool) -> None:
         """Make all trials; those whose runs are in the folder take no time."""
         study = self._plan.study
         baseline = self._plan.cells[0]
         limit = study.design_options.get("timeout_s")
         deadline_s = monotonic() + (int(str(limit)) if limit else float("inf"))
+        first = len(self._plan.cells) + 1  # the baseline runs twice
+        num_trials = most_trials(study)
+        total = study.repeats * (first + num_trials)
         self._block(baseline, worker, retry_failed, replicas=(0, 1))
-        told(1, self.most_trials + 1, Place(0, baseline, 0))
-        for number in range(self.most_trials):
+        for cell in self._plan.cells[1:]:
+            self._block(cell, worker, retry_failed)
+        told(study.repeats * first, total, Place(0, baseline, 0))
+        for number in range(num_trials):
             if monotonic() > deadline_s:
                 break
             trial = self._optimiser.ask()
@@ -85,15 +79,21 @@ class Search:
                 self._optimiser.tell(trial, state=self._optuna.trial.TrialState.FAIL)
             else:
                 self._optimiser.tell(trial, values)
-            told(number + 2, self.most_trials + 1, Place(0, cell, 0))
-        self._confirm(worker, retry_failed)
+            told(study.repeats * (first + number + 1), total, Place(0, cell, 0))
+        order = self._confirming()
+        for done, place in enumerate(order, start=1):
+            self._run(place, worker, retry_failed)
+            told(total + done, total + len(order), place)
 
-    def _confirm(self, worker: Worker, retry_failed: bool) -> None:
-        """Run the baseline and the best again, in blocks that follow those of the search."""
-        study, baseline = self._plan.study, self._plan.cells[0]
-        cells = [self.cells[id] for id in self._best() if id != baseline.id]
-        for place in run_order([baseline, *cells[: self.num_confirmed]], study.repeats, study.seed):
-            self._run(replace(place, repeat=study.repeats + place.repeat), worker, retry_failed)
+    def _confirming(self) -> list[Place]:
+        """The baseline, the best and what stands beside the design once more, in new blocks."""
+        study, (baseline, *beside) = self._plan.study, self._plan.cells
+        stated = {cell.id for cell in self._plan.cells}
+        best = [self.cells[id] for id in self._best() if id not in stated][: num_confirmed(study)]
+        if not num_confirmed(study) or not best + beside:
+            return []
+        order = run_order([baseline, *best, *beside], study.repeats, study.seed)
+        return [replace(place, repeat=study.repeats + place.repeat) for place in order]
 
     def _best(self) -> list[str]:
         """Ids by how many others beat a cell in all metrics; of equals, by the first metric."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from interlock.study.findings import CellSummary
-from interlock.study.layout import block_of
+from interlock.study.layout import Block, block_of
 from interlock.study.pairs import Activity
-from interlock.study.spec import Cell, Metric, Observation, Study
+from interlock.study.spec import Cell, Metric, Observation, Study, observed
 
 Medians = Mapping[str, float | None]
 
@@ -14,13 +14,20 @@ Medians = Mapping[str, float | None]
 def summaries(
     study: Study, cells: Sequence[Cell], observations: Sequence[Observation], activity: Activity
 ) -> tuple[CellSummary, ...]:
-    """Every cell in order. A second run of an A/A pair counts as a run, not in the figures."""
+    """Every cell in order. A second run of an A/A pair counts as a run, not in the figures.
+
+    Neither do the runs that a search makes again of some cells, whose workloads the others have
+    not served.
+    """
     runs = {cell.id: [one for one in observations if one.cell == cell.id] for cell in cells}
-    values = {id: {m.key: _values(of, m.key) for m in study.metrics} for id, of in runs.items()}
+    values = {
+        id: {m.key: _values(of, m.key, study.repeats) for m in study.metrics}
+        for id, of in runs.items()
+    }
     medians = {
         id: {k: median(v) if v else None for k, v in of.items()} for id, of in values.items()
     }
-    front = pareto(study.metrics[:2], medians, _workloads(observations))
+    front = pareto(study.metrics[:2], medians, rivals(observations))
     return tuple(
         CellSummary(
             cell=id,
@@ -62,18 +69,21 @@ def pareto(
     return {cell for cell in points if not beaten(cell)}
 
 
-def _workloads(observations: Sequence[Observation]) -> dict[str, object]:
-    """Cell -> what it served first: only cells of one workload are rivals."""
-    first: dict[str, tuple[int, str]] = {}
-    for one in observations:
-        if not one.failure:
-            first[one.cell] = min(first.get(one.cell, block_of(one)), block_of(one))
-    return dict(first)
+def rivals(observations: Sequence[Observation]) -> dict[str, int]:
+    """Cell -> the number of its group: those that served a workload in common."""
+    groups: list[tuple[set[str], set[Block]]] = []
+    for one in observed(observations):
+        cells, blocks = {one.cell}, {block_of(one)}
+        for group in [group for group in groups if group[0] & cells or group[1] & blocks]:
+            cells, blocks = cells | group[0], blocks | group[1]
+            groups.remove(group)
+        groups.append((cells, blocks))
+    return {cell: number for number, (cells, _) in enumerate(groups) for cell in cells}
 
 
-def _values(runs: Sequence[Observation], key: str) -> list[float]:
-    found = (one.values.get(key) for one in runs if not one.failure and one.replica == 0)
-    return [value for value in found if value is not None]
+def _values(runs: Sequence[Observation], key: str, repeats: int) -> list[float]:
+    figured = (one for one in runs if not one.failure and one.replica == 0 and one.repeat < repeats)
+    return [value for one in figured if (value := one.values.get(key)) is not None]
 
 
 def _quality(runs: Sequence[Observation]) -> dict[str, float]:

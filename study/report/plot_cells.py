@@ -20,6 +20,7 @@ from interlock.study.report.style import (
 )
 from interlock.study.report.words import counted, figure, label_of, printable, titled
 from interlock.study.spec import Metric
+from interlock.study.summaries import rivals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,22 +46,35 @@ def pareto_plot(results: Results) -> Plot | None:
         legend.append((f"{letter}: {printable(cell.cell)}", style))
     star: Style = {"color": INK, "marker": "*", "markersize": 11, "linestyle": ""}
     legend.append((f"baseline: {printable(results.findings.baseline)}", star))
+    lines = _by_workload(results, front)
+    line = "the lines, one for each workload" if len(lines) > 1 else "the line"
+    among = " of their workload" if len(lines) > 1 else ""
     about = (
-        f"Medians of {counted(len(cells), 'cell')} with intervals; on the line, cells that no "
-        f"other beats in both. {label_of(across.key)}: {across.better} is better; "
+        f"Medians of {counted(len(cells), 'cell')} with intervals; on {line}, cells that no "
+        f"other{among} beats in both. {label_of(across.key)}: {across.better} is better; "
         f"{label_of(up.key)}: {up.better} is better."
     )
     if len(front) > len(named):
         about += f" {len(front) - len(named)} more cells on the line have no letter: see the table."
     drawn = partial(
-        _draw_pareto, metrics=(across, up), cells=cells, front=front, base=results.findings.baseline
-    )
+        _draw_pareto, metrics=(across, up), cells=cells, lines=lines, named=named,
+        base=results.findings.baseline,
+    )  # fmt: skip
     figures = (
         f"{c.cell} {figure(c.medians[across.key])}, {figure(c.medians[up.key])}" for c in named
     )
     alt = f"{titled(up.key)} over {titled(across.key)}. Cells that none beats: {'; '.join(figures)}"
     panel = Panel(f"{label_of(up.key)} over {label_of(across.key)}", drawn, printable(alt), 3.6)
     return Plot("pareto", "Trade-off between the first two metrics", about, [panel], legend)
+
+
+def _by_workload(results: Results, front: Sequence[CellSummary]) -> list[list[CellSummary]]:
+    """The cells of a front in their order, those of one workload together."""
+    served = rivals(results.observations)
+    found: dict[object, list[CellSummary]] = {}
+    for cell in front:
+        found.setdefault(served.get(cell.cell), []).append(cell)
+    return list(found.values())
 
 
 def _is_drawable(*values: float | None) -> bool:
@@ -77,7 +91,8 @@ def _draw_pareto(
     axis: "Axes",
     metrics: tuple[Metric, Metric],
     cells: Sequence[CellSummary],
-    front: Sequence[CellSummary],
+    lines: Sequence[Sequence[CellSummary]],
+    named: Sequence[CellSummary],
     base: str,
 ) -> None:
     x, y = (metric.key for metric in metrics)
@@ -87,13 +102,15 @@ def _draw_pareto(
 
     others = [point(cell) for cell in cells if not cell.pareto]
     axis.plot([p[0] for p in others], [p[1] for p in others], "o", color=MUTED, ms=4, alpha=0.6)
-    points = [point(cell) for cell in front]
-    axis.plot([p[0] for p in points], [p[1] for p in points], "o-", color=COLOURS[0], ms=5, lw=1.2)
-    for letter, cell, (left, top) in zip(LETTERS, front[:MOST_LABELS], points, strict=False):
-        for key, at, line in ((x, top, axis.hlines), (y, left, axis.vlines)):
+    for line in lines:
+        at = [point(cell) for cell in line]
+        axis.plot([p[0] for p in at], [p[1] for p in at], "o-", color=COLOURS[0], ms=5, lw=1.2)
+    for letter, cell in zip(LETTERS, named, strict=False):
+        left, top = point(cell)
+        for key, place, draw in ((x, top, axis.hlines), (y, left, axis.vlines)):
             low, high = cell.lows.get(key), cell.highs.get(key)
             if low is not None and high is not None and _is_drawable(low, high):
-                line(at, low, high, color=COLOURS[0], linewidth=0.9, alpha=0.7)
+                draw(place, low, high, color=COLOURS[0], linewidth=0.9, alpha=0.7)
         axis.annotate(letter, (left, top), (4, 4), textcoords="offset points", fontweight="bold")
     for cell in cells:
         if cell.cell == base:

@@ -54,7 +54,6 @@ def print_findings(
     parts: list[RenderableType] = [Text(printable(study.title or study.name), "bold")]
     if findings.notes:
         parts.append(lines_of("What you must know", findings.notes, "yellow"))
-    wide = console.width >= WIDE
     metrics = metrics_of(study, findings)
     if metrics:
         parts += _cells(findings, metrics, console.width, most)
@@ -62,7 +61,7 @@ def print_findings(
         parts.append(Text("\nNo cell ran."))
     else:
         parts.append(Text("\nNo cell has a figure: every run failed, or no request ended."))
-    parts += _compared(findings, metrics, wide, most)
+    parts += _compared(findings, metrics, console.width, most)
     if findings.noise:
         parts.append(_noise(findings, metrics))
     if failed:
@@ -74,17 +73,17 @@ def print_findings(
 
 
 def _compared(
-    findings: Findings, metrics: Sequence[Metric], wide: bool, most: int
+    findings: Findings, metrics: Sequence[Metric], width: int, most: int
 ) -> list[RenderableType]:
     """Effects of levels, and of the cells what they do not say already."""
     base = printable(findings.baseline)
     if not findings.effects:
-        return _contrasts(f"Cells against {base}", findings.contrasts, metrics, wide, most)
-    parts = _contrasts("Effects of levels", findings.effects, metrics, wide, most)
+        return _contrasts(f"Cells against {base}", findings.contrasts, metrics, width, most)
+    parts = _contrasts("Effects of levels", findings.effects, metrics, width, most)
     if _same(findings):
         return parts
     sure = [c for c in findings.contrasts if c.verdict in ("better", "worse")]
-    parts += _contrasts(f"Cells against {base}, those shown to differ", sure, metrics, wide, most)
+    parts += _contrasts(f"Cells against {base}, those shown to differ", sure, metrics, width, most)
     rest = Counter(c.verdict for c in findings.contrasts if c not in sure)
     counts = ", ".join(f"{number} {printable(verdict)}" for verdict, number in rest.items())
     if counts:
@@ -168,17 +167,19 @@ def _contrasts(
     title: str,
     contrasts: Sequence[Contrast],
     metrics: Sequence[Metric],
-    wide: bool,
+    width: int,
     most: int,
 ) -> list[RenderableType]:
     parts: list[RenderableType] = []
+    wide, first = width >= WIDE, "level" if title.startswith("Effects") else "cell"
+    whole = all(len(printable(one.what)) <= width * 2 // 5 for one in contrasts)
     for metric in metrics:
         found = of_metric(contrasts, metric)
         if not found:
             continue
         table = table_of(f"{title}: {titled(metric.key)}, {metric.better} is better")
-        for name in ("level" if title.startswith("Effects") else "cell", "effect"):
-            table.add_column(name, overflow="fold")
+        table.add_column(first, overflow="fold", no_wrap=whole)  # names have no blanks
+        table.add_column("effect", overflow="fold")
         if wide:
             table.add_column("p, corrected", justify="right")
         table.add_column("verdict", overflow="fold")

@@ -8,6 +8,8 @@ from interlock.study.findings import Estimate
 from interlock.study.spec import Metric
 
 UNDEFINED = "-"
+ROUNDING = 1e-9
+"""What is smaller than this share of its interval is zero but for rounding."""
 LATENCIES = {
     "ttft": "TTFT",
     "tpot": "TPOT",
@@ -126,10 +128,12 @@ def change(value: float | None, metric: Metric) -> str:
 def effect(estimate: Estimate, metric: Metric) -> str:
     """Value and interval: "-12.3 % [-14.0, -10.1]"."""
     write: Callable[[float], str] = _percent if metric.scale == "ratio" else "{:+.3g}".format
-    low, high = (
-        write(end) if is_defined(end) else UNDEFINED for end in (estimate.low, estimate.high)
+    least = ROUNDING * max(map(abs, filter(is_defined, (estimate.low, estimate.high))), default=0.0)
+    value, *ends = (
+        0.0 if abs(one) < least else one for one in (estimate.value, estimate.low, estimate.high)
     )
-    return f"{change(estimate.value, metric)} [{low}, {high}]"
+    low, high = (write(end) if is_defined(end) else UNDEFINED for end in ends)
+    return f"{change(value, metric)} [{low}, {high}]"
 
 
 def _percent(value: float) -> str:

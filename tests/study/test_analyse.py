@@ -272,6 +272,20 @@ def test_the_pareto_front_has_the_cells_that_none_beats():
     assert [cell.pareto for cell in found.cells] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_cells_are_rivals_on_the_front_whatever_repeat_of_them_failed(fails):
+    one = factors(arm="a b")
+    made = study(one, metrics=(TIME, Metric("rate", better="higher")))
+    cells = grid(one)
+    points = {"a": (1.0, 5.0), "b": (2.0, 4.0)}
+    runs = [
+        replace(r, values=dict(zip(("time", "rate"), points[r.cell[-1]], strict=True)),
+                failure="out of memory" if fails and r.cell == "arm=b" and r.repeat == 0 else "")
+        for r in observe(made, cells, nothing)
+    ]  # fmt: skip
+    assert [cell.pareto for cell in analyse(made, cells, runs).cells] == [True, False]
+
+
 def test_the_same_input_gives_the_same_findings_and_they_are_plain_values():
     made, cells = study(TWO), grid(TWO)
     runs = observe(made, cells, additive, aa=True)

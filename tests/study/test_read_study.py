@@ -7,7 +7,8 @@ import pytest
 
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
-from interlock.study.read_study import EXAMPLE, read_study
+from interlock.study.cli import main
+from interlock.study.read_study import EXAMPLE, changed_study, read_study
 from interlock.study.spec import Metric
 
 FIXED = "base: [executor=fixed]\n"
@@ -123,6 +124,26 @@ def test_an_override_that_a_level_would_undo_is_refused(tmp_path):
         in (problems_of(tmp_path, text, "cache=radix")[0])
     )
     assert problems_of(tmp_path, text, "study.repeat=2")[0].startswith("study.repeat=2: no key")
+
+
+def test_what_a_latency_curve_or_a_launcher_would_undo_is_refused(tmp_path):
+    curve = "design: {name: latency_curve, over: workload.rate, values: [1, 2]}"
+    text = f"{FIXED}factors: {{cache: [none, radix]}}\n"
+    (problem,) = problems_of(tmp_path, text + curve, "workload.rate=3")[:1]
+    assert problem.startswith("workload.rate=3 is undone by factors.rate.1")
+    (problem,) = problems_of(tmp_path, f"{text}launcher: joblib\nwarmup_runs: 2")
+    assert problem.startswith("warmup_runs: a launcher's jobs are processes of their own")
+
+
+def test_a_search_goes_one_by_one_and_says_so_where_a_launcher_or_jobs_are_asked_for(tmp_path):
+    text = f"{FIXED}factors: {{cache: [none, radix]}}\ndesign: search\n"
+    (problem,) = problems_of(tmp_path, f"{text}launcher: joblib")
+    assert "launcher=joblib: design search makes one run after the other" in problem
+    study = read_study(write(tmp_path, text), load_registry())
+    with pytest.raises(ConfigError, match="launcher=joblib: design search"):
+        changed_study(study, ("study.launcher=joblib",))
+    with pytest.raises(ConfigError, match="--jobs 2: design search makes one run after the other"):
+        main([str(tmp_path / "mine.yaml"), "--jobs", "2"], load_registry())
 
 
 def test_what_is_no_metric_is_answered_with_the_form_of_one(tmp_path):

@@ -327,9 +327,9 @@ def test_a_latency_curve_runs_every_composition_at_each_load_and_draws_it(tmp_pa
 def test_a_dry_run_shows_cells_and_time_and_leaves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(dedent(FIXED))
-    assert main(["mine.yaml", "--dry-run"], load_registry()) == 0
+    assert main(["mine.yaml", "--dry-run", "study.repeats=3"], load_registry()) == 0
     shown = capsys.readouterr().out
-    assert "4 cells x 2 repeats" in shown
+    assert "4 cells x 3 repeats" in shown
     assert "expected: about" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 

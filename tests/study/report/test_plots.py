@@ -122,6 +122,24 @@ def test_a_latency_curve_has_a_line_for_each_composition_over_its_throughput(sma
     assert [panel.title for panel in plot.panels] == ["mean TTFT over load", "mean TPOT over load"]
 
 
+def test_the_front_of_each_workload_is_a_line_of_its_own(small):
+    figure = pytest.importorskip("matplotlib.figure")
+    others = {cell.cell for cell in small.findings.cells[::2]}
+    apart = tuple(
+        replace(one, workload_sha256="cd" * 32) if one.cell in others else one
+        for one in small.observations
+    )
+    front = replace(
+        small.findings, cells=tuple(replace(one, pareto=True) for one in small.findings.cells)
+    )
+    for observations, count in ((small.observations, 1), (apart, 2)):
+        plot = named(replace(small, findings=front, observations=observations))["pareto"]
+        assert ("the lines, one for each workload" in plot.about) == (count == 2)
+        axis = figure.Figure().subplots()
+        plot.panels[0].draw(axis)
+        assert sum(line.get_linestyle() == "-" for line in axis.lines) == count
+
+
 def test_a_search_shows_the_best_trial_so_far(small):
     pytest.importorskip("matplotlib")
     found = named(replace(small, study=replace(small.study, design="search")))
