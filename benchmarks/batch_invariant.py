@@ -33,7 +33,6 @@ MODELS = {"tiny-gqa": "gqa", "tiny-mla": "mla"}
 DTYPES = ("float32", "bfloat16")
 INDEXES = ("radix", "block_hash")
 DRAFTERS = ("none", "ngram", "eagle")
-REPEATS = 5
 PROMPT_TOKENS, OUTPUT_TOKENS = 60, 12
 
 
@@ -115,12 +114,13 @@ def _alone(made: Engine, watched: LogitBits, request: Request) -> dict[int, torc
     return {place: rows[0] for (_, place), rows in watched.rows.items()}
 
 
-def cost(model: str, dtype: str, prompt: int, count: int, output: int) -> float:
+def cost(model: str, dtype: str, repeats: int, work: tuple[int, int, int]) -> float:
     """Time of numerics=batch_invariant / time of numerics=fast, median of interleaved pairs."""
+    prompt, count, output = work
     draw = np.random.default_rng(0)
     engines = [engine(model, dtype, n, "cache=none") for n in ("batch_invariant", "fast")]
     ratios = []
-    for repeat in range(REPEATS + 1):
+    for repeat in range(repeats + 1):
         seconds = []
         for made in engines:
             vocab = made.resolution.model.vocab_size
@@ -137,7 +137,7 @@ def cost(model: str, dtype: str, prompt: int, count: int, output: int) -> float:
     return statistics.median(ratios)
 
 
-COSTS = {
+COSTS = {  # prompt tokens, requests, output tokens
     "decode, batch 1": (8, 1, 64),
     "decode, batch 8": (8, 8, 64),
     "decode, batch 32": (8, 32, 32),
@@ -149,11 +149,16 @@ def main() -> None:
     """Parse arguments, compare, time, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--batches", type=int, default=1000, help="random batches in all")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs of each cost")
+    parser.add_argument("--costs", nargs="*", choices=COSTS, default=list(COSTS), metavar="WORK",
+                        help=f"of: {'; '.join(COSTS)}")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     console = Console()
-    cells = [(model, dtype) for model in MODELS for dtype in DTYPES]
+    cells = [(model, dtype) for model in args.models for dtype in args.dtypes]
     each = -(-args.batches // len(cells))
     table = Table("model", "dtype", "numerics", "batches", "logit rows", "rows with other bits")
     report: dict[str, object] = {
@@ -169,7 +174,7 @@ def main() -> None:
             found.append({"model": model, "dtype": dtype, "numerics": numerics, **vars(bits)})
     console.print(table)
     costs = Table("time of batch_invariant / time of fast", *(f"{m} {d}" for m, d in cells))
-    timed = {name: [cost(m, d, *work) for m, d in cells] for name, work in COSTS.items()}
+    timed = {name: [cost(m, d, args.repeats, COSTS[name]) for m, d in cells] for name in args.costs}
     for name, ratios in timed.items():
         costs.add_row(name, *(f"{ratio:.2f}" for ratio in ratios))
     console.print(costs)

@@ -16,20 +16,26 @@ JSON file are not computed again. The figure needs the extra `plot`.
 import argparse
 import io
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside.needs import absent
 from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.component import BuildContext
 from interlock.core.eviction import EvictionPolicy
-from interlock.core.registry import load_registry
+from interlock.core.model import ModelDescription
+from interlock.core.registry import Chosen, load_registry
 from interlock.core.request import HashedPrompt, Request
 from interlock.driver.block_replay import replay
 from interlock.driver.run import make_entries, serve
@@ -66,6 +72,24 @@ NOTES = (
 )
 
 
+@dataclass(frozen=True)
+class Job:
+    """A trace, what is replayed on it, and the results, which hold those of earlier runs."""
+
+    name: str
+    path: Path
+    policies: Sequence[str]
+    capacities: Sequence[int]
+    found: dict[str, Any]
+    save: Callable[[], None]
+
+    @property
+    def mine(self) -> dict[str, Any]:
+        """The results of this trace."""
+        found: dict[str, Any] = self.found[self.name]
+        return found
+
+
 def base(path: Path) -> list[str]:
     """Overrides of a run without a model on this trace."""
     given = [
@@ -77,41 +101,53 @@ def base(path: Path) -> list[str]:
     return [*given, "progress=false"]
 
 
-def read(path: Path) -> list[Request]:
+@cache
+def read(path: Path) -> Sequence[Request]:
     """The requests of a trace."""
-    engine = build_engine(compose([*base(path), "cache.num_pages=1000"]))
-    entries = make_entries(compose([*base(path), "cache.num_pages=1000"]), engine)
+    config = compose([*base(path), "cache.num_pages=1000"])
+    entries = make_entries(config, build_engine(config))
     return [entry for entry in entries if isinstance(entry, Request)]
 
 
-def make(policy: str, path: Path, capacity: int) -> EvictionPolicy:
-    """A policy as the command line builds it."""
+@cache
+def chosen(policy: str, path: Path) -> tuple[ModelDescription, Chosen]:
+    """The model whose costs count, and a policy as the command line chooses it."""
     name = policy.split(",")[0]
     config = compose([*base(path), f"cache/eviction={name}", *POLICIES[policy]])
     registry = load_registry()
     model = describe_models(compose([*base(path), "model=tiny-gqa"]), registry)[0]
-    context = BuildContext(model, page_size=BLOCK, num_pages=capacity)
-    chosen = registry.chosen("cache/eviction", name, config.choices["cache/eviction"].config)
-    built = chosen.build(context)
+    return model, registry.chosen("cache/eviction", name, config.choices["cache/eviction"].config)
+
+
+def make(policy: str, path: Path, capacity: int) -> EvictionPolicy:
+    """A policy for so many blocks."""
+    model, found = chosen(policy, path)
+    built = found.build(BuildContext(model, page_size=BLOCK, num_pages=capacity))
     assert isinstance(built, EvictionPolicy)
     return built
 
 
-def cells(unique: int) -> Iterator[tuple[str, int]]:
-    """(policy, capacity) of every replay; shares of the unique blocks for LRU alone."""
-    known = [*POLICIES, BELADY]
-    yield from ((policy, capacity) for capacity in CAPACITIES for policy in known)
-    yield from (("lru", round(share * unique)) for share in SHARES)
+def cells(job: Job) -> Iterator[tuple[str, int]]:
+    """(policy, capacity) of every replay, Belady's bound among them."""
+    known = [*job.policies, BELADY]
+    yield from ((policy, capacity) for capacity in job.capacities for policy in known)
 
 
-def measure(name: str, path: Path, found: dict[str, Any], save: Any) -> None:
-    """All replays of a trace that `found` lacks."""
+def shares(unique: int) -> list[int]:
+    """Capacities that hold a share of the different blocks."""
+    return [max(1, round(share * unique)) for share in SHARES]
+
+
+def measure(job: Job) -> None:
+    """All replays of a trace that its results lack."""
+    name, path = job.name, job.path
     requests = read(path)
     blocks = [block for one in requests for block in one.hashed_prompt.block_ids]
     facts = {"requests": len(requests), "blocks": len(blocks), "unique": len(set(blocks))}
     facts["ideal"] = round(1 - facts["unique"] / facts["blocks"], 5)
-    mine = found.setdefault(name, {"trace": facts, "ids": {}, "engine": {}})
-    todo = [cell for cell in cells(facts["unique"]) if f"{cell[0]}@{cell[1]}" not in mine["ids"]]
+    mine = job.found.setdefault(name, {"trace": facts, "ids": {}, "engine": {}})
+    wanted = [*cells(job), *(("lru", capacity) for capacity in shares(facts["unique"]))]
+    todo = [cell for cell in wanted if f"{cell[0]}@{cell[1]}" not in mine["ids"]]
     with Progress() as progress:
         task = progress.add_task(name, total=len(todo))
         for policy, capacity in todo:
@@ -119,7 +155,7 @@ def measure(name: str, path: Path, found: dict[str, Any], save: Any) -> None:
             summary = replay(built, requests, capacity).summary()
             kept = {key: summary[key] for key in ("hit_rate", "prefix_hit_rate")}
             mine["ids"][f"{policy}@{capacity}"] = {k: round(v, 5) for k, v in kept.items()}
-            save()
+            job.save()
             progress.advance(task)
 
 
@@ -133,15 +169,15 @@ def whole_blocks(requests: Sequence[Request]) -> list[Request]:
     return found
 
 
-def in_tree(name: str, path: Path, found: dict[str, Any], save: Any) -> None:
-    """Every policy and capacity that `found` lacks, with full blocks alone and in a tree."""
-    requests, mine = read(path), found[name]
+def in_tree(job: Job) -> None:
+    """Every policy and capacity that the results lack, with full blocks alone and in a tree."""
+    path = job.path
+    requests, mine = read(path), job.mine
     full, total = whole_blocks(requests), mine["trace"]["blocks"]
-    cells_ = [(p, c) for c in (10_000, 30_000, 50_000, 1_000, 100_000) for p in (*POLICIES, BELADY)]
     tree = mine.setdefault("tree", {})
-    todo = [cell for cell in cells_ if f"{cell[0]}@{cell[1]}" not in tree]
+    todo = [cell for cell in cells(job) if f"{cell[0]}@{cell[1]}" not in tree]
     with Progress() as progress:
-        task = progress.add_task(f"{name}, in a tree", total=len(todo))
+        task = progress.add_task(f"{job.name}, in a tree", total=len(todo))
         for policy, capacity in todo:
             if policy == BELADY:
                 blocks = [block for one in full for block in one.hashed_prompt.block_ids]
@@ -155,7 +191,7 @@ def in_tree(name: str, path: Path, found: dict[str, Any], save: Any) -> None:
             steps["a leaf before what it follows"] = hits.found / total
             steps["the last token is computed"] = hits.used / total
             tree[f"{policy}@{capacity}"] = {step: round(rate, 5) for step, rate in steps.items()}
-            save()
+            job.save()
             progress.advance(task)
 
 
@@ -188,9 +224,10 @@ def in_engine(
     return sum(hit for _, hit in prompts) // BLOCK, spared
 
 
-def attribute(name: str, path: Path, capacity: int, found: dict[str, Any], save: Any) -> None:
+def attribute(job: Job, capacity: int) -> None:
     """From ids to the engine in four steps, as shares of all blocks."""
-    requests, mine = read(path), found[name]
+    path = job.path
+    requests, mine = read(path), job.mine
     total = mine["trace"]["blocks"]
     key = f"lru@{capacity}"
     if key in mine["engine"]:
@@ -205,18 +242,18 @@ def attribute(name: str, path: Path, capacity: int, found: dict[str, Any], save:
     timed, _ = in_engine("lru", path, capacity, True, *SERVED)
     steps["requests overlap and answers are kept"] = timed / total
     mine["engine"][key] = {step: round(value, 5) for step, value in steps.items()}
-    save()
+    job.save()
 
 
-def overlapping(name: str, path: Path, capacity: int, found: dict[str, Any], save: Any) -> None:
+def overlapping(job: Job, capacity: int) -> None:
     """What every policy but LRU finds while requests overlap, as a share of all blocks."""
-    mine = found[name]
+    mine = job.mine
     cells_ = mine.setdefault("overlap", {})
-    for policy in [policy for policy in POLICIES if policy != "lru"]:
+    for policy in [policy for policy in job.policies if policy != "lru"]:
         if (key := f"{policy}@{capacity}") not in cells_:
-            hits, _ = in_engine(policy, path, capacity, True, *SERVED)
+            hits, _ = in_engine(policy, job.path, capacity, True, *SERVED)
             cells_[key] = round(hits / mine["trace"]["blocks"], 5)
-            save()
+            job.save()
 
 
 def share_of_gap(ids: dict[str, Any], policy: str, capacity: int) -> float | None:
@@ -249,12 +286,19 @@ def _facts(trace: dict[str, Any]) -> list[str]:
     ]
 
 
+def capacities_of(ids: dict[str, Any]) -> list[int]:
+    """Those at which policies were compared, largest first."""
+    found = (key.split("@") for key in ids)
+    return sorted((int(capacity) for policy, capacity in found if policy == BELADY), reverse=True)
+
+
 def _rates(ids: dict[str, Any]) -> list[str]:
-    lines = ["| policy | " + " | ".join(f"{c:,}" for c in CAPACITIES) + " |"]
-    lines.append("|---|" + "---|" * len(CAPACITIES))
+    capacities = capacities_of(ids)
+    lines = ["| policy | " + " | ".join(f"{c:,}" for c in capacities) + " |"]
+    lines.append("|---|" + "---|" * len(capacities))
     for policy in (*POLICIES, BELADY):
         row = []
-        for capacity in CAPACITIES:
+        for capacity in capacities:
             cell = ids.get(f"{policy}@{capacity}")
             if cell is None:
                 row.append("-")
@@ -267,23 +311,24 @@ def _rates(ids: dict[str, Any]) -> list[str]:
 
 
 def _shares(mine: dict[str, Any]) -> list[str]:
-    unique = mine["trace"]["unique"]
-    rates = [mine["ids"][f"lru@{round(share * unique)}"]["hit_rate"] for share in SHARES]
+    capacities = shares(mine["trace"]["unique"])
+    rates = [mine["ids"][f"lru@{capacity}"]["hit_rate"] for capacity in capacities]
     listed = ", ".join(f"{s:.0%} {rate:.3f}" for s, rate in zip(SHARES, rates, strict=True))
     return [f"LRU at shares of the different blocks: {listed}."]
 
 
 def _trees(mine: dict[str, Any]) -> list[str]:
+    capacities = capacities_of(mine["ids"])
     lines = [
         "In the engine's own cache, one request at a time: block hit rate, and in brackets what "
         "full blocks alone, the tree and the last token changed of that of ids, in thousandths.",
         "",
-        "| policy | " + " | ".join(f"{c:,}" for c in CAPACITIES) + " |",
-        "|---|" + "---|" * len(CAPACITIES),
+        "| policy | " + " | ".join(f"{c:,}" for c in capacities) + " |",
+        "|---|" + "---|" * len(capacities),
     ]
     for policy in (*POLICIES, BELADY):
         row = []
-        for capacity in CAPACITIES:
+        for capacity in capacities:
             steps = mine.get("tree", {}).get(f"{policy}@{capacity}")
             if steps is None:
                 row.append("-")
@@ -343,11 +388,13 @@ def draw(found: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     names = [name for name in TRACES if name in found]
-    figure, axes = plt.subplots(1, len(names), figsize=(5 * len(names), 4), layout="constrained")
-    for axis, name in zip(axes, names, strict=True):
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(5 * len(names), 4), layout="constrained", squeeze=False
+    )
+    for axis, name in zip(axes[0], names, strict=True):
         ids = found[name]["ids"]
         for policy in (*POLICIES, BELADY):
-            xs = [c for c in CAPACITIES if f"{policy}@{c}" in ids]
+            xs = [c for c in capacities_of(ids) if f"{policy}@{c}" in ids]
             ys = [ids[f"{policy}@{c}"]["hit_rate"] for c in xs]
             style = {"color": "black", "linewidth": 2} if policy == BELADY else {"marker": "."}
             axis.plot(xs, ys, label=policy, **style)
@@ -356,7 +403,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         axis.set_xlabel("capacity, blocks of 512 tokens")
         axis.set_ylabel("block hit rate")
         axis.grid(alpha=0.3)
-    axes[-1].legend(fontsize="small")
+    axes[0][-1].legend(fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
@@ -369,10 +416,17 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="the same as Markdown")
     parser.add_argument("--figure", type=Path, help="PNG of hit rate by capacity")
     parser.add_argument("--only", choices=TRACES, help="one trace")
-    parser.add_argument(
-        "--engine", default="", help="capacities at which policies also run in the engine"
-    )
+    parser.add_argument("--engine", default="", metavar="BLOCKS,...",
+                        help="capacities at which policies also run in the engine")  # fmt: skip
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES),
+                        metavar="NAME", help="lru among them; default: all")  # fmt: skip
+    parser.add_argument("--capacities", nargs="+", type=int, default=CAPACITIES, metavar="BLOCKS")
     arguments = parser.parse_args()
+    if "lru" not in arguments.policies:
+        parser.error("--policies: lru must be among them: the others are compared with it")
+    engine = [int(capacity) for capacity in arguments.engine.split(",") if capacity]
+    if not {*engine} <= {*arguments.capacities}:
+        parser.error(f"--engine {arguments.engine}: only capacities of --capacities")
     command = (
         "python benchmarks/cache_replay.py --traces TRACES --json docs/results/cache_replay.json"
     )
@@ -387,11 +441,14 @@ def main() -> None:
 
     for name in [arguments.only] if arguments.only else TRACES:
         path = arguments.traces / f"mooncake_{name}.jsonl.gz"
-        measure(name, path, found, save)
-        in_tree(name, path, found, save)
-        for capacity in map(int, filter(None, arguments.engine.split(","))):
-            attribute(name, path, capacity, found, save)
-            overlapping(name, path, capacity, found, save)
+        if not path.is_file():
+            absent(f"--traces {arguments.traces}: {path.name} is not there")
+        job = Job(name, path, arguments.policies, arguments.capacities, found, save)
+        measure(job)
+        in_tree(job)
+        for capacity in engine:
+            attribute(job, capacity)
+            overlapping(job, capacity)
     save()
     if arguments.page:
         arguments.page.write_text(page(found))

@@ -45,12 +45,17 @@ def main() -> None:
     parser.add_argument("--operations", type=int, default=10_000, help="on every combination")
     parser.add_argument("--seed", type=int, default=0, help="of the first lap of each")
     parser.add_argument("--json", type=Path, help="write the result here")
+    parser.add_argument("--only", default="", metavar="TEXT",
+                        help="combinations whose name has this in it")  # fmt: skip
     arguments = parser.parse_args()
     console, begin_s = Console(), time.perf_counter()
     walk, totals = CacheWalk(load_registry()), Counter[str]()
     violations: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        combinations = walk.combinations(Path(folder))
+        every = walk.combinations(Path(folder))
+        combinations = [one for one in every if arguments.only in str(one)]
+        if not combinations:
+            parser.error(f"--only {arguments.only}: no such combination; one is: {every[0]}")
         for one in track(combinations, "walking", console=console):
             laps, violated = run(walk, one, arguments.operations, arguments.seed)
             for lap in laps:

@@ -8,8 +8,8 @@ and the executor's own token hashing. Prompts differ, every request decodes, and
 by one after all prefills, in CPU time of the thread, since machines are shared. The median over
 steps is reported, with its ratio between context lengths and numbers of requests. With the
 interpreter of an environment that has vLLM, its scheduler does the same work in the same run, for
-the shorter contexts (benchmarks/vllm_scheduler.py: schedule and update_from_output, which make no
-outputs for users).
+the shorter contexts (benchmarks/beside/vllm_scheduler.py: schedule and update_from_output, which
+make no outputs for users).
 """
 
 import argparse
@@ -17,17 +17,21 @@ import json
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside.needs import absent
 from interlock.core.assemble import assemble
 from interlock.core.request import Request, SamplingParams
 
 BUDGET_TOKENS = 8192
-GRID = ((64, 2_000), (256, 2_000), (64, 20_000), (256, 20_000))
-PEER = Path(__file__).with_name("vllm_scheduler.py")
+PEER = Path(__file__).with_name("beside") / "vllm_scheduler.py"
 
 
 def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[str]) -> float:
@@ -60,15 +64,13 @@ def decode_step_us(requests: int, context_tokens: int, steps: int, extra: list[s
 
 
 def vllm_step_us(python: Path, requests: int, context_tokens: int, steps: int) -> dict[str, Any]:
-    """The same of vLLM's scheduler, and its version. SystemExit says what is missing."""
-    if not python.is_file():
-        raise SystemExit(f"--vllm-python {python}: no such file; give a Python that has vLLM")
-    # -P: beside PEER lies kernels.py, whose name is that of a package which vLLM looks for
+    """The same of vLLM's scheduler, and its version. Ends with what is missing."""
+    # -P: what lies beside PEER is not for vLLM
     command = [str(python), "-P", str(PEER), *map(str, (requests, context_tokens, steps))]
     ran = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     if ran.returncode:
         last = (ran.stderr.strip() or "no message").splitlines()[-1]
-        raise SystemExit(f"--vllm-python {python}: {PEER.name} failed: {last}")
+        absent(f"--vllm-python {python}: {PEER.name} failed: {last}")
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
 
@@ -79,11 +81,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--steps", type=int, default=200, help="decode steps per cell")
     parser.add_argument("--repeats", type=int, default=3, help="cells are repeated, medians kept")
+    parser.add_argument("--requests", type=int, nargs=2, default=[64, 256], metavar="N")
+    parser.add_argument("--contexts", type=int, nargs=2, default=[2_000, 20_000], metavar="TOKENS")
     parser.add_argument("--vllm-python", type=Path, help="a Python with vLLM: its scheduler too")
     parser.add_argument("overrides", nargs="*", help="further overrides, e.g. cache=block_hash")
     args = parser.parse_args()
+    if args.vllm_python and not args.vllm_python.is_file():
+        absent(f"--vllm-python {args.vllm_python}: no such file; give a Python that has vLLM")
     cells, versions = [], {"interlock": version("interlock"), "numpy": version("numpy")}
-    for requests, context in GRID:
+    for context, requests in product(args.contexts, args.requests):
         step_us = statistics.median(
             decode_step_us(requests, context, args.steps, args.overrides)
             for _ in range(args.repeats)
@@ -94,7 +100,7 @@ def main() -> None:
             "step_us": round(step_us, 1),
             "us_per_request_step": round(step_us / requests, 3),
         }
-        if args.vllm_python and context == GRID[0][1]:
+        if args.vllm_python and context == args.contexts[0]:
             runs = [
                 vllm_step_us(args.vllm_python, requests, context, args.steps)
                 for _ in range(args.repeats)
@@ -104,10 +110,11 @@ def main() -> None:
         cells.append(cell)
         print(cell, flush=True)
     by = {(c["requests"], c["context_tokens"]): c["step_us"] for c in cells}
+    (few, many), (short, long) = args.requests, args.contexts
     report = {
         "cells": cells,
-        "context_x10_ratio": round(by[256, 20_000] / by[256, 2_000], 2),
-        "requests_x4_ratio": round(by[256, 2_000] / by[64, 2_000], 2),
+        f"context_x{long / short:g}_ratio": round(by[many, long] / by[many, short], 2),
+        f"requests_x{many / few:g}_ratio": round(by[many, short] / by[few, short], 2),
         "overrides": args.overrides,
         "python": platform.python_version(),
         **versions,

@@ -81,8 +81,11 @@ def measure(
     }
 
 
-def compositions(drafts: int, temperature: float) -> list[list[str]]:
-    """Overrides of each row: chains, then trees, then (where tokens are drawn) sampled drafts."""
+def compositions(drafts: int, temperature: float, only: list[str] | None) -> list[list[str]]:
+    """Overrides of each row: chains, then trees, then (where tokens are drawn) sampled drafts.
+
+    With `only` those of these drafters, after plain decoding.
+    """
     most = f"spec.num_drafts={drafts}"
     found = [["spec=none"], *([f"spec={name}", most] for name in CHAINS)]
     found += [["spec=medusa"], ["spec=hydra"], ["spec=lookahead"]]
@@ -93,7 +96,9 @@ def compositions(drafts: int, temperature: float) -> list[list[str]]:
             for name in SAMPLED
             for rule in ("ratio", "block")
         ]
-    return found
+    if only is None:
+        return found
+    return [row for row in found if row[0].removeprefix("spec=") in ("none", *only)]
 
 
 def main() -> None:
@@ -103,12 +108,16 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=64, help="output tokens per prompt")
     parser.add_argument("--drafts", type=int, default=7, help="candidates of a chain")
+    parser.add_argument("--models", nargs="+", default=["tiny-gqa", "tiny-mla"], metavar="NAME")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], metavar="T")
+    parser.add_argument("--drafters", nargs="+", metavar="NAME",
+                        help="of `spec`, beside plain decoding; default: all")  # fmt: skip
     args = parser.parse_args()
     cells = [
         (model, temperature, spec)
-        for model in ("tiny-gqa", "tiny-mla")
-        for temperature in (0.0, 1.0)
-        for spec in compositions(args.drafts, temperature)
+        for model in args.models
+        for temperature in args.temperatures
+        for spec in compositions(args.drafts, temperature, args.drafters)
     ]
     console = Console()
     table = Table("model", "temperature", "drafter", "emitted per pass", "CPU s", "same tokens")

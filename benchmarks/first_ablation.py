@@ -28,13 +28,13 @@ from interlock.driver.metrics import summarize
 from interlock.driver.run import make_entries, serve
 
 CACHES, DRAFTERS = ("none", "radix"), ("none", "ngram", "eagle")
-BASE = ("attention=mla", "threads=1", "workload.num_requests=32", "workload.rate=8")
+BASE = ("attention=mla", "threads=1", "workload.rate=8")
 FIGURES = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput")
 
 
-def run_cell(cache: str, drafter: str) -> dict[str, Any]:
+def run_cell(base: list[str], cache: str, drafter: str) -> dict[str, Any]:
     """One fresh engine over the workload."""
-    config = compose([*BASE, f"cache={cache}", f"spec={drafter}"])
+    config = compose([*base, f"cache={cache}", f"spec={drafter}"])
     config = dataclasses.replace(config, progress=False)
     engine = build_engine(config)
     entries = make_entries(config, engine)
@@ -77,14 +77,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--figure", type=Path, help="draw the bars into this PNG")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=32, help="of the workload")
     args = parser.parse_args()
+    base = [*BASE, f"workload.num_requests={args.requests}"]
     plan = [(cache, drafter) for cache in CACHES for drafter in DRAFTERS]
     found: dict[tuple[str, str], list[dict[str, Any]]] = {cell: [] for cell in plan}
     with Progress() as progress:
         task = progress.add_task("serving", total=len(plan) * args.repeats)
         for repeat in range(args.repeats):
             for cell in plan[repeat % len(plan) :] + plan[: repeat % len(plan)]:
-                found[cell].append(run_cell(*cell))
+                found[cell].append(run_cell(base, *cell))
                 progress.advance(task)
     every = [run for runs in found.values() for run in runs]
     assert len({run["workload"] for run in every}) == 1, "cells served different requests"
@@ -115,7 +117,7 @@ def main() -> None:
     Console().print(table)
     report = {
         "cells": cells,
-        "base": BASE,
+        "base": base,
         "repeats": args.repeats,
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -11,6 +11,7 @@ in fp32. Every query reads what is stored, so one piece shows what any schedule 
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +23,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
 
 from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
@@ -45,7 +48,7 @@ MODELS = ("tiny-gqa", "tiny-mla", "smollm2")
 CACHE_DTYPES = ("auto", "fp8")
 TEXT = Path(__file__).parents[1] / "models" / "tiny-gqa" / "held_out.txt"
 PIECE_TOKENS, CHUNK_TOKENS, PAGE_SIZE = 512, 128, 16
-PROMPTS, PROMPT_TOKENS, GREEDY_TOKENS = 16, 64, 48
+PROMPT_TOKENS, GREEDY_TOKENS = 64, 48
 MEMORY_BYTES = 1 << 30
 CPU = torch.device("cpu")
 
@@ -127,9 +130,9 @@ def reading(parts: Parts, tokens: int, title: str) -> dict[str, Any]:
     }
 
 
-def greedy(name: str, codec: TextCodec) -> dict[str, Any]:
+def greedy(name: str, codec: TextCodec, outputs_each: int) -> dict[str, Any]:
     """Outputs of the engine with both: the share of tokens before they first differ."""
-    prompts = list(pieces(codec, PROMPTS * PIECE_TOKENS))
+    prompts = list(pieces(codec, outputs_each * PIECE_TOKENS))
     outputs = {}
     for dtype in CACHE_DTYPES:
         engine = assemble([f"model={name}", f"cache.dtype={dtype}", "dtype=float32", "threads=1"])
@@ -222,10 +225,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--page", type=Path, help="write the table as a page")
     parser.add_argument("--tokens", type=int, default=4_096, help="tokens read by each model")
+    parser.add_argument("--outputs", type=int, default=16, help="greedy ones of each model")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="NAME")
     args = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
-    for name in MODELS:
+    for name in args.models:
         try:
             parts = parts_of(name)
         except InterlockError as error:
@@ -233,7 +238,7 @@ def main() -> None:
             continue
         results[name] = {
             "reading": reading(parts, args.tokens, name),
-            "greedy": greedy(name, parts.codec),
+            "greedy": greedy(name, parts.codec, args.outputs),
             "memory": memory(parts),
         }
     table = Table(*COLUMNS)

@@ -32,6 +32,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
 
+from benchmarks.beside.needs import absent
+
 PACKAGES = ("torch", "triton", "interlock", "flashinfer-python", "flash-attn", "vllm")
 
 
@@ -131,10 +133,10 @@ def main() -> None:
     import torch
 
     if not args.interpret and not torch.cuda.is_available():
-        print("gpu_suite: torch sees no CUDA device here, so nothing was run; run it on a machine "
-              "with one, or check the kernels in Triton's interpreter: python "
-              "benchmarks/gpu_suite.py --interpret", file=sys.stderr)  # fmt: skip
-        sys.exit(2)
+        absent(
+            "torch sees no CUDA device here, so nothing was run; run it on a machine with one, or "
+            "check the kernels in Triton's interpreter: python benchmarks/gpu_suite.py --interpret"
+        )
     start_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         found = list(lines(args, Path(folder)))

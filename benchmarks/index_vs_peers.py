@@ -10,7 +10,7 @@ of repeats. `index` is the index with policy and free list alone, `engine` the s
 the cache that the engine uses (KVCache: match, open, grow, index_computed, close), which checks
 what components answer and keeps reference counts and page tables.
 
-Peers run in environments of their own (benchmarks/index_side_vllm.py, index_side_sglang.py): vLLM's
+Peers run in environments of their own (benchmarks/beside/index_vllm.py, index_sglang.py): vLLM's
 KVCacheManager with sha256 hashes, and SGLang's RadixCache with the free list of its allocator. One
 that is not there is left out, with the reason. An LRU simulation on block numbers, without any
 index, says how many tokens are to be found. The trace is in $INTERLOCK_DATA/traces, or in
@@ -38,6 +38,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside.needs import absent
 from interlock.core.batch import PageId, Pages
 from interlock.core.cache_spec import CacheLayout, Full
 from interlock.core.kv_cache import KVCache
@@ -193,7 +196,7 @@ def peer(python: Path | None, side: str, page_size: int, requests: list[Prompt])
     """What a peer's side printed, or the reason why it is left out."""
     if python is None:
         return {"left out": f"no --{side}-python was given"}
-    script = Path(__file__).with_name(f"index_side_{side}.py")
+    script = Path(__file__).with_name("beside") / f"index_{side}.py"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "prompts.npz")
         ends = np.cumsum([len(prompt.tokens) for prompt in requests])
@@ -233,7 +236,7 @@ def main() -> None:
     parser.add_argument("--sglang-python", type=Path, help="a Python with SGLang")
     args = parser.parse_args()
     if not TRACE.is_file():
-        sys.exit(f"{TRACE} is absent; INTERLOCK_DATA names the folder that holds traces/")
+        absent(f"{TRACE} is absent; INTERLOCK_DATA names the folder that holds traces/")
     requests = list(prompts(TRACE, args.requests))
     cells: list[dict[str, Any]] = []
 

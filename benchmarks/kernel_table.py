@@ -5,10 +5,12 @@ python -m benchmarks.kernel_table --page docs/kernels.md
 
 import argparse
 import importlib
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from interlock.core.testing.kernel_case import (
@@ -35,22 +37,27 @@ def all_cases() -> list[KernelCase]:
     return found
 
 
-def table(cases: list[KernelCase]) -> Iterator[str]:
+def compile_all(cases: list[KernelCase]) -> dict[str, dict[int, Compiled]]:
+    """What each kernel uses, by name and architecture."""
+    found: dict[str, dict[int, Compiled]] = {}
+    for case in cases:
+        for number in case.architectures:
+            used = found.setdefault(case.name, {})[number] = compiled(case, number)
+            print(f"{case.name}: sm_{number} {used}", file=sys.stderr, flush=True)
+    return found
+
+
+def table(found: dict[str, dict[int, Compiled]]) -> Iterator[str]:
     """One line a kernel, one column a GPU: registers a thread, KiB of shared memory."""
     header = [f"sm_{number} ({gpu})" for number, gpu in ARCHITECTURES.items()]
     yield f"| kernel | {' | '.join(header)} |"
     yield "|---" * (1 + len(header)) + "|"
-    for case in cases:
-        cells = [_cell(case, number) for number in ARCHITECTURES]
-        yield f"| {case.name} | {' | '.join(cells)} |"
-
-
-def _cell(case: KernelCase, number: int) -> str:
-    if number not in case.architectures:
-        return "-"
-    used = compiled(case, number)
-    print(f"{case.name}: sm_{number} {used}", file=sys.stderr, flush=True)
-    return cell(used) + _faults(used, number)
+    for name, used in found.items():
+        cells = [
+            cell(used[number]) + _faults(used[number], number) if number in used else "-"
+            for number in ARCHITECTURES
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def cell(used: Compiled) -> str:
@@ -80,13 +87,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page", type=Path, help="renew the table in this file")
     parser.add_argument("--only", default="", help="kernels whose name contains this text")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
     options = parser.parse_args()
+    if options.page and options.only:
+        parser.error("--page lists all kernels: leave out --only")
     cases = [case for case in all_cases() if options.only in case.name]
-    if options.page is None:
-        print("\n".join(table(cases)))
+    if not cases:
+        parser.error(f"--only {options.only}: no kernel's name contains it; without --only all run")
+    found = compile_all(cases)
+    if options.page:
+        options.page.write_text(renewed(options.page.read_text("utf-8"), table(found)), "utf-8")
     else:
-        assert not options.only, "a page lists all kernels"
-        options.page.write_text(renewed(options.page.read_text("utf-8"), table(cases)), "utf-8")
+        print("\n".join(table(found)))
+    if options.json:
+        numbers = {
+            name: {f"sm_{number}": asdict(one) for number, one in used.items()}
+            for name, used in found.items()
+        }
+        options.json.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

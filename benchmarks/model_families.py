@@ -22,6 +22,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside import needs
+
+if __name__ == "__main__":
+    needs.packages("test", "transformers")
+
 from tests.models.low_precision import BOUNDS, Comparison, compare
 from tests.models.oracle import SHAPES
 
@@ -73,11 +80,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="greedy tokens a checkpoint")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[tuple[str, ...]] = []
     results: list[dict[str, Any]] = []
-    jobs = [(shape, dtype) for shape in SHAPES for dtype in DTYPES]
+    jobs = [(shape, dtype) for shape in options.shapes for dtype in options.dtypes]
     for shape, dtype in track(jobs, console=Console(stderr=True), transient=True):
         with tempfile.TemporaryDirectory() as directory:
             found = compare(shape, DTYPES[dtype], Path(directory), options.tokens)

@@ -36,7 +36,9 @@ from interlock.models.recipe.train_drafter import train
 from interlock.models.recipe.train_lm import nats_per_byte
 
 TORCH = Path(torch.__file__).parent
-TRAFFIC: dict[str, tuple[Path | None, str]] = {
+Text = tuple[Path | None, str]
+"""Folder and pattern of files; without a folder the standard library."""
+TRAFFIC: dict[str, Text] = {
     "standard library": (None, "*.py"),
     "C++ headers": (TORCH / "include" / "c10", "*.h"),
 }
@@ -54,17 +56,17 @@ class Traffic:
     nats_per_byte: float
 
 
-def prepare(target: Target, kind: str, name: str, windows: int, seed: int, root: Path) -> Traffic:
+def prepare(target: Target, name: str, text: Text, args: argparse.Namespace, root: Path) -> Traffic:
     """Let the target continue the text and run over all windows; read some of what is held out."""
-    folder, pattern = TRAFFIC[name]
-    corpus = read_text(target, folder, pattern)
-    plan = TextPlan(corpus, windows, PROMPT_TOKENS, ANSWER_TOKENS, seed)
+    corpus = read_text(target, *text)
+    plan = TextPlan(corpus, args.windows, PROMPT_TOKENS, ANSWER_TOKENS, args.seed)
     store = open_store(root, target, plan)
     facts = target.facts(store.counts(target.description.vocab_size))
-    store.require(target, head_class(kind)(facts).taps)
-    text = "\n".join(corpus.held_out)[:READ_CHARACTERS]
+    store.require(target, head_class(args.kind)(facts).taps)
+    read = "\n".join(corpus.held_out)[:READ_CHARACTERS]
+    read = read or "\n".join(corpus.train)[-READ_CHARACTERS:]  # few files: none is held out
     with torch.no_grad():
-        nats = nats_per_byte(load_decoder(target.directory), encode_documents(target, [text]), text)
+        nats = nats_per_byte(load_decoder(target.directory), encode_documents(target, [read]), read)
     return Traffic(name, store, nats)
 
 
@@ -77,14 +79,15 @@ def trained(kind: str, target: Target, own: Traffic, steps: int, seed: int) -> D
     return head
 
 
-def study(kind: str, model: str, steps: int, windows: int, seed: int, root: Path) -> dict[str, Any]:
+def study(args: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Every head on every traffic."""
-    target = Target(model)
-    traffic = [prepare(target, kind, name, windows, seed, root) for name in TRAFFIC]
+    target = Target(args.model)
+    texts = dict(args.traffic or TRAFFIC)
+    traffic = [prepare(target, name, text, args, root) for name, text in texts.items()]
     rows = []
     for own in traffic:
         start = time.process_time()
-        head = trained(kind, target, own, steps, seed)
+        head = trained(args.kind, target, own, args.steps, args.seed)
         seconds = time.process_time() - start
         measured = {}
         for other in traffic:
@@ -101,7 +104,8 @@ def study(kind: str, model: str, steps: int, windows: int, seed: int, root: Path
             "measured_on": measured,
         })  # fmt: skip
     return {
-        "model": model, "kind": kind, "steps": steps, "own_windows": windows, "seed": seed,
+        "model": args.model, "kind": args.kind, "steps": args.steps, "own_windows": args.windows,
+        "seed": args.seed,
         "target_nats_per_byte": {t.name: round(t.nats_per_byte, 3) for t in traffic},
         "rows": rows,
     }  # fmt: skip
@@ -140,6 +144,16 @@ def page_of(report: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
+def named_text(given: str) -> tuple[str, Text]:
+    """NAME=FOLDER/PATTERN."""
+    name, found, files = given.partition("=")
+    if not (name and found and Path(files).parent.is_dir()):
+        raise argparse.ArgumentTypeError(
+            f"{given}: give NAME=FOLDER/PATTERN of a folder that is there"
+        )
+    return name, (Path(files).parent, Path(files).name)
+
+
 def main() -> None:
     """Train a head on each kind of traffic and measure it on all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -148,16 +162,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="of each head")
     parser.add_argument("--windows", type=int, default=1536, help="continuations of each text")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--traffic", nargs="+", type=named_text, metavar="NAME=FOLDER/PATTERN",
+                        help="other text than the two kinds above")  # fmt: skip
     parser.add_argument("--store", type=Path, help="keep what the target computed here")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--page", type=Path, help="write the table to this Markdown file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        report = study(
-            args.kind, args.model, args.steps, args.windows, args.seed,
-            args.store or Path(scratch),
-        )  # fmt: skip
+        report = study(args, args.store or Path(scratch))
     header, *rows = table_of(report)
     shown = Table(*header)
     for row in rows:

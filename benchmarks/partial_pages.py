@@ -11,6 +11,7 @@ whose size divides 512 have no parts to save; others lose what follows their las
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside.needs import absent
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import build_engine
 from interlock.core.cache_spec import CacheLayout
@@ -89,6 +93,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1500, help="leading requests that count")
     parser.add_argument("--json", type=Path, help="write the result here")
     arguments = parser.parse_args()
+    if not arguments.trace.is_file():
+        absent(f"--trace {arguments.trace}: there is no such file")
     requests = read(arguments.trace, arguments.requests)
     cells = [
         {"page_size": size, "partial_pages": parts, **play(requests, size, parts)}

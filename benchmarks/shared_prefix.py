@@ -14,6 +14,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -25,6 +26,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside import needs
 from interlock.core.assemble import assemble
 from interlock.core.request import SamplingParams
 
@@ -114,7 +118,7 @@ def main() -> None:
     total = sum(map(len, prompts))
     table = Table("cache", "tokens", "run", "saved", "ideal", "TTFT ms", "first ms", "speed")
     cells, outputs = [], []
-    with Progress() as progress:
+    with needs.model(), Progress() as progress:
         for cache in CACHES:
             run = run_cache(cache, args, prompts, progress)
             check(run, prompts, ideal)

@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from rich.console import Console
 from rich.table import Table
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside import needs
 from interlock.conf.find_model import describe_models, find_model
 from interlock.conf.hydra_edge import compose
 from interlock.core.assemble import assemble
@@ -49,10 +50,8 @@ from interlock.driver.convert import convert
 from interlock.driver.manifest import device_entry
 from tests.models.paged_run import PagedRun, in_chunks
 
-MODEL = "smollm2"
 DATA = Path(os.environ.get("INTERLOCK_DATA", "../shared/data"))
 TASKS = "prompts/humaneval.jsonl.gz"
-NUM_TASKS = 20
 GREEDY_TOKENS = 32
 NATS_TOLERANCE = 0.002
 LOGIT_TOLERANCE = 2e-3  # fp32 sums in another order through 30 layers; logits reach 40
@@ -75,10 +74,10 @@ def paged_logits(decoder: Decoder, backend: AttentionBackend, ids: Sequence[int]
     return in_chunks(PagedRun(decoder, backend, PAGE_SIZE, 1, len(ids)), 0, ids, chunk=128)
 
 
-def our_parts() -> tuple[Decoder, AttentionBackend]:
+def our_parts(name: str) -> tuple[Decoder, AttentionBackend]:
     """The decoder and the attention that the engine takes by itself."""
     registry = load_registry()
-    config = compose([f"model={MODEL}"], registry)
+    config = compose([f"model={name}"], registry)
     resolution = resolve(config, registry, describe_models(config, registry)).require()
     families = list(registry.families.values())
     decoder = load_decoder(resolution.model, families, Placement(torch.float32, CPU))
@@ -111,13 +110,13 @@ def our_output(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) ->
     return [list(done[request].output_token_ids) for request in ids]
 
 
-def humaneval() -> list[str] | None:
+def humaneval(count: int) -> list[str] | None:
     """Prompt and canonical solution of the first tasks; None without the data."""
     path = DATA / TASKS
     if not path.is_file():
         return None
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        tasks = [json.loads(line) for _, line in zip(range(NUM_TASKS), lines, strict=False)]
+        tasks = [json.loads(line) for _, line in zip(range(count), lines, strict=False)]
     return [task["prompt"] + task["canonical_solution"] for task in tasks]
 
 
@@ -148,9 +147,10 @@ def seconds_of(run: Callable[[], Any]) -> float:
 def speeds(engine: Engine, model: Any, repeats: int) -> list[dict[str, Any]]:
     """Tokens a second of prefill and decode, ours and theirs, and the ratio."""
     draw = np.random.default_rng(0)
+    vocab = min(40_000, engine.resolution.model.vocab_size)
 
     def prompts(count: int, length: int) -> list[list[int]]:
-        return draw.integers(100, 40_000, (count, length)).tolist()
+        return draw.integers(100, vocab, (count, length)).tolist()
 
     def ours_first(length: int) -> float:
         return seconds_of(lambda: our_output(engine, prompts(1, length), 1))
@@ -186,11 +186,13 @@ def speeds(engine: Engine, model: Any, repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-def equality(engine: Engine, model: Any, texts: Sequence[str] | None) -> dict[str, Any]:
+def equality(
+    name: str, engine: Engine, model: Any, questions: Sequence[str], texts: Sequence[str] | None
+) -> dict[str, Any]:
     """Logits, greedy tokens, nats per byte."""
     assert engine.codec is not None
-    decoder, backend = our_parts()
-    chats = [chat_ids(engine.codec, [{"role": "user", "content": q}]) for q in QUESTIONS]
+    decoder, backend = our_parts(name)
+    chats = [chat_ids(engine.codec, [{"role": "user", "content": q}]) for q in questions]
     differences = [
         (paged_logits(decoder, backend, ids) - their_logits(model, ids)).abs().max()
         for ids in chats
@@ -237,20 +239,30 @@ def main() -> None:
     """Convert, compare, measure; exit 1 if something is not equal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--model", default="smollm2", help="or another GGUF file")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--questions", type=int, default=len(QUESTIONS), help="answered by both")
+    parser.add_argument("--texts", type=int, default=20, help="tasks of HumanEval that both read")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    needs.packages("gguf,test", "gguf", "transformers")
+    import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     warnings.simplefilter("ignore")
-    file = find_model(MODEL, list(load_registry().formats.values()))
+    with needs.model():
+        file = find_model(args.model, list(load_registry().formats.values()))
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         convert_seconds = seconds_of(lambda: convert(file, Path(folder) / "hf", "float32"))
         model = transformers.AutoModelForCausalLM.from_pretrained(
             Path(folder) / "hf", dtype=torch.float32
         ).eval()
-        engine = assemble([f"model={MODEL}", "dtype=float32", "threads=1", "cache=none"])
-        found = equality(engine, model, humaneval())
+        engine = assemble([f"model={args.model}", "dtype=float32", "threads=1", "cache=none"])
+        found = equality(
+            args.model, engine, model, QUESTIONS[: args.questions], humaneval(args.texts)
+        )
         with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
             own = load_gguf_checkpoint(str(file.path), return_tensors=True, model_to_load=model)
         state = model.state_dict()

@@ -37,6 +37,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
 from benchmarks.beside.paired import Progress, interleaved, paired_ratio
 from benchmarks.speculation_page import page_of, table_of
 from interlock.conf.find_model import find_model

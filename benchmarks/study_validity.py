@@ -12,6 +12,7 @@ repeats.
 
 import argparse
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
 
 from benchmarks.planted import planted_registry
 from interlock.conf.hydra_edge import compose
@@ -158,12 +161,12 @@ def effect(findings: Findings, what: str, metric: str = "mean_tpot_ms") -> Contr
     return next(one for one in findings.effects if (one.what, one.metric) == (what, metric))
 
 
-def false_alarms(bench: Bench, seeds: Sequence[int]) -> dict[str, Any]:
+def false_alarms(bench: Bench, seeds: Sequence[int], num_cells: int) -> dict[str, Any]:
     """Studies of equal cells, and how many of them name a winner."""
     alarms, uncorrected, covered, total = [], 0, 0, 0
     floors: dict[str, list[float]] = {}
     for seed in seeds:
-        study, cells = equal_study(seed)
+        study, cells = equal_study(seed, num_cells)
         findings = analyse(study, cells, bench.observe(study, cells))
         if found_any(findings):
             alarms.append(seed)
@@ -174,7 +177,7 @@ def false_alarms(bench: Bench, seeds: Sequence[int]) -> dict[str, Any]:
         for floor in findings.noise:
             floors.setdefault(floor.metric, []).append(floor.value)
     return {
-        "cells": CELLS, "repeats": 3, "studies": len(seeds), "with_a_finding": len(alarms),
+        "cells": num_cells, "repeats": 3, "studies": len(seeds), "with_a_finding": len(alarms),
         "their_seeds": alarms, "with_an_uncorrected_p_below_0.05": uncorrected,
         "intervals": total, "intervals_with_zero": covered / total,
         "median_noise_floor": {metric: float(np.median(of)) for metric, of in floors.items()},
@@ -204,15 +207,17 @@ def planted(bench: Bench, seeds: Sequence[int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def power(bench: Bench, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def power(
+    bench: Bench, seeds: Sequence[int], slowdowns: Sequence[float], repeat_counts: Sequence[int]
+) -> list[dict[str, Any]]:
     """The share of studies that find slower steps; fewer repeats are the first of the most."""
     rows = []
-    for slowdown in SLOWDOWNS:
+    for slowdown in slowdowns:
         hits: Counter[tuple[int, str]] = Counter()
         for seed in seeds:
-            study, cells = planted_study(seed, slowdown, max(REPEATS))
+            study, cells = planted_study(seed, slowdown, max(repeat_counts))
             observations = bench.observe(study, cells)
-            for repeats in REPEATS:
+            for repeats in repeat_counts:
                 part = [one for one in observations if one.repeat < repeats]
                 findings = analyse(replace(study, repeats=repeats), cells, part)
                 hits[repeats, "effect"] += effect(findings, "engine=slowed").verdict == "worse"
@@ -221,7 +226,7 @@ def power(bench: Bench, seeds: Sequence[int]) -> list[dict[str, Any]]:
                     == ("engine=slowed,eviction=lru", "mean_tpot_ms", "worse")
                     for c in findings.contrasts
                 )
-        for repeats in REPEATS:
+        for repeats in repeat_counts:
             rows.append({
                 "slowdown": slowdown, "repeats": repeats, "studies": len(seeds),
                 "found_as_effect": hits[repeats, "effect"] / len(seeds),
@@ -233,6 +238,10 @@ def power(bench: Bench, seeds: Sequence[int]) -> list[dict[str, Any]]:
 def page(report: dict[str, Any]) -> str:
     """The report as Markdown."""
     equal, plant = report["equal_cells"], report["planted"]
+    rows: dict[float, list[dict[str, Any]]] = {}
+    for one in report["power"]:
+        rows.setdefault(one["slowdown"], []).append(one)
+    most = [one["repeats"] for one in next(iter(rows.values()))]
     floors = ", ".join(f"{k} {v:.2%}" for k, v in equal["median_noise_floor"].items())
     lines = [
         "# How often studies are right", "",
@@ -254,11 +263,10 @@ def page(report: dict[str, Any]) -> str:
         f"| | a level that does nothing is marked inert | {plant['idle'].get('inert', 0)} |", "",
         "Share of studies (2 x 2 cells) that find slower steps, as the effect of the level / in "
         "the one cell:", "",
-        "| slower by | " + " | ".join(f"{r} repeats" for r in REPEATS) + " |",
-        "|---|" + "---|" * len(REPEATS),
+        "| slower by | " + " | ".join(f"{repeats} repeats" for repeats in most) + " |",
+        "|---|" + "---|" * len(most),
     ]  # fmt: skip
-    for slowdown in SLOWDOWNS:
-        row = [one for one in report["power"] if one["slowdown"] == slowdown]
+    for slowdown, row in rows.items():
         shares = [f"{r['found_as_effect']:.0%} / {r['found_as_cell']:.0%}" for r in row]
         lines.append(f"| {slowdown:.0%} | " + " | ".join(shares) + " |")
     return "\n".join([*lines, ""])
@@ -270,13 +278,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--page", type=Path, help="write them as Markdown")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="studies of each part")
+    parser.add_argument("--cells", type=int, default=CELLS, help="that are equal")
+    parser.add_argument("--slowdowns", type=float, nargs="+", default=SLOWDOWNS, metavar="SHARE")
+    parser.add_argument("--repeats", type=int, nargs="+", default=REPEATS, metavar="N",
+                        help="of studies that look for them")  # fmt: skip
     args = parser.parse_args()
     bench, seeds, start_s = Bench(), range(args.seeds), time.perf_counter()
     report = {
         "noise": NOISE,
-        "equal_cells": false_alarms(bench, seeds),
+        "equal_cells": false_alarms(bench, seeds, args.cells),
         "planted": planted(bench, seeds),
-        "power": power(bench, seeds[: max(1, args.seeds // 4)]),
+        "power": power(bench, seeds[: max(1, args.seeds // 4)], args.slowdowns, args.repeats),
     }
     report |= {"runs": bench.runs, "seconds": round(time.perf_counter() - start_s, 1)}
     print(page(report))

@@ -109,17 +109,17 @@ def time_to_error(size: int, sent: signal.Signals) -> float:
     return time.perf_counter() - start_s
 
 
-def measure(prompts: int, tokens: int, repeats: int) -> dict[str, Any]:
+def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Everything, as plain values."""
     rows = []
-    for model in ("tiny-gqa", "tiny-mla"):
+    for model in args.models:
         plain: dict[str, dict[str, Any]] = {}
-        for size in SIZES:
+        for size in args.ranks:
             if reasons := refused(model, size):
                 rows.append({"model": model, "ranks": size, "refused": reasons})
                 continue
-            exact = serve(model, size, "float64", prompts, tokens)
-            fast = serve(model, size, "float32", prompts, tokens)
+            exact = serve(model, size, "float64", args.prompts, args.tokens)
+            fast = serve(model, size, "float32", args.prompts, args.tokens)
             plain = plain or {"exact": exact, "fast": fast}
             same = exact["outputs"] == plain["exact"]["outputs"]
             ratio = fast["tokens_per_s"] / plain["fast"]["tokens_per_s"]
@@ -131,11 +131,12 @@ def measure(prompts: int, tokens: int, repeats: int) -> dict[str, Any]:
             "ranks": size,
             "signal": sent.name,
             "median_s": round(
-                statistics.median(time_to_error(size, sent) for _ in range(repeats)), 2
+                statistics.median(time_to_error(size, sent) for _ in range(args.repeats)), 2
             ),
         }
-        for size in SIZES[1:]
-        for sent in (signal.SIGKILL, signal.SIGSTOP)
+        for size in args.ranks
+        if size > 1
+        for sent in args.signals
     ]
     return {"rows": rows, "failures": failures}
 
@@ -203,8 +204,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=32, help="output tokens per prompt")
     parser.add_argument("--repeats", type=int, default=3, help="failures of each kind")
+    parser.add_argument("--signals", nargs="*", type=lambda name: signal.Signals[name],
+                        default=[signal.SIGKILL, signal.SIGSTOP], metavar="NAME",
+                        help="a rank gets each; default: SIGKILL SIGSTOP")  # fmt: skip
+    parser.add_argument("--models", nargs="+", default=["tiny-gqa", "tiny-mla"], metavar="NAME")
+    parser.add_argument("--ranks", type=int, nargs="+", default=SIZES, metavar="N",
+                        help="beside the first, which is 1")  # fmt: skip
     args = parser.parse_args()
-    report = measure(args.prompts, args.tokens, args.repeats) | {
+    report = measure(args) | {
         "prompts": args.prompts,
         "tokens": args.tokens,
         "cores": os.cpu_count(),

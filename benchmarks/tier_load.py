@@ -26,8 +26,8 @@ from interlock.plugins.cache.tiering import PricedConfig
 from interlock.plugins.executor import FixedConfig
 
 POLICIES = ("always", "never", "cost")
-LENGTHS = (256, 1024, 4096)
-GB_PER_S = (0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
+LENGTHS = [256, 1024, 4096]
+GB_PER_S = [0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0]
 PROMPTS = 16
 PAGE_SIZE, BUDGET = 16, 2048
 BUSY = 0.7
@@ -120,14 +120,16 @@ def main() -> None:
     """Print the cells; write them with --json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    path = parser.parse_args().json
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="TOKENS")
+    parser.add_argument("--gb-per-s", type=float, nargs="+", default=GB_PER_S, metavar="RATE")
+    asked = parser.parse_args()
     base = compose(
         ["executor=fixed", "model=tiny-gqa", "cache/tiers=priced",
          f"scheduler.budget_tokens={BUDGET}", "threads=1"], load_registry(),
     )  # fmt: skip
     rows = []
-    for length in LENGTHS:
-        for gb_per_s in GB_PER_S:
+    for length in asked.lengths:
+        for gb_per_s in asked.gb_per_s:
             for row in cell(length, gb_per_s, base):
                 rows.append(row)
                 shown = " ".join(f"{load} {row[f'{load}_s']:9.4f}" for load in POLICIES)
@@ -136,8 +138,8 @@ def main() -> None:
                     f"cost/better {row['cost_of_better']:.3f}",
                     flush=True,
                 )
-            if path:
-                path.write_text(json.dumps(facts(rows), indent=1) + "\n")
+            if asked.json:
+                asked.json.write_text(json.dumps(facts(rows), indent=1) + "\n")
     print(f"worst {max(row['cost_of_better'] for row in rows):.3f}")
 
 

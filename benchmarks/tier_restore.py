@@ -10,10 +10,14 @@ took. Tokens must be the same.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
+
+from benchmarks.beside import needs
 from interlock.core.assemble import assemble
 from interlock.core.engine import Engine
 from interlock.core.request import Request, RequestRecord, SamplingParams
@@ -75,7 +79,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("override", nargs="*")
     arguments = parser.parse_args()
-    found = {load: measure(load, arguments) for load in ("always", "never")}
+    with needs.model():
+        found = {load: measure(load, arguments) for load in ("always", "never")}
     assert found["always"]["tokens"] == found["never"]["tokens"], "restored rows differ"
     for each in found.values():
         del each["tokens"]

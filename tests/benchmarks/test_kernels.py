@@ -1,23 +1,12 @@
 """Times of CPU kernels: every case has its peers, and ratios say which is faster."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.scripts import report
 
 
 def test_cases_are_measured_beside_their_peers(tmp_path):
-    out = tmp_path / "out.json"
-    command = [
-        sys.executable, "benchmarks/kernels.py", "--repeats", "3", "--threads", "1",
-        "--match", "1 ", "--also", "torch", "--json", str(out),
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(out.read_text())
-    rows = {row["case"]: row for row in report["rows"]}
+    given = ["--repeats", "3", "--threads", "1", "--match", "1 ", "--also", "torch"]
+    found = report("kernels", tmp_path, *given)
+    rows = {row["case"]: row for row in found["rows"]}
     decode = rows["gqa 9/3 of 64: decode, batch 1 after 1,024"]
     assert set(decode["us"]) == {"auto", "torch", "auto, fp8 cache", "SDPA"}
     product = rows["576 to 3,072: 1 tokens"]
@@ -30,4 +19,4 @@ def test_cases_are_measured_beside_their_peers(tmp_path):
             faster = row["us"][row["peer"]] > row["us"][name]
             if not ratio["low"] <= 1 <= ratio["high"]:
                 assert (ratio["median"] > 1) == faster
-    assert report["copy_bytes_read_per_s"] > 1e8
+    assert found["copy_bytes_read_per_s"] > 1e8

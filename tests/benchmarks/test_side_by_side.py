@@ -1,25 +1,14 @@
 """Comparisons of engines run end to end on a tiny shape, and say what they measured."""
 
-import json
 import random
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks.beside.paired import paired_ratio
 from benchmarks.beside.process import SideError, SideProcess
 from benchmarks.beside.shapes import LLAMA, SMOLLM2, TINY, write
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
+from tests.benchmarks.scripts import report, run
 
 
 def test_a_ratio_of_one_side_with_itself_is_a_tie_and_a_clear_difference_is_none():
@@ -61,36 +50,27 @@ def test_a_failing_command_ends_the_side_with_its_log(tmp_path):
 
 
 def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
-    done = run(
-        "benchmarks/vs_transformers.py", "--shapes", "tiny", "--repeats", "2", "--threads", "1",
-        "--batches", "1", "3", "--models", str(tmp_path), "--json", str(tmp_path / "out.json"),
-        "--page", str(tmp_path / "out.md"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "out.json").read_text())
+    given = [
+        "--shapes", "tiny", "--repeats", "2", "--threads", "1", "--models", str(tmp_path),
+        "--page", str(tmp_path / "out.md"), "--batches",
+    ]  # fmt: skip
+    found = report("vs_transformers", tmp_path, *given, "1", "3")
     assert found["agreement_float32"] == {"tiny": {"transformers": 1.0}}
     cells = {row["cell"]: row for row in found["rows"]}
     assert list(cells) == [
         "decode, batch 1", "decode, batch 3", "prefill of 64", "5 arrivals",
     ]  # fmt: skip
-    for cell, row in cells.items():
+    for row in cells.values():
         assert {"interlock", "transformers"} <= set(row["samples"])
         assert all(len(taken) == 2 and min(taken) > 0 for taken in row["samples"].values())
         assert row["times_as_fast_as"]["transformers"]["median"] > 0
-        assert cell in done.stdout.replace("\n", " ")
     assert any(name.startswith("plain ") for name in cells["decode, batch 1"]["samples"])
     assert re.search(r"transformers serves by .* \(of one at a time", cells["5 arrivals"]["note"])
     page = (tmp_path / "out.md").read_text()
     assert all(cell in page for cell in cells)
     assert "100% of transformers (tiny) in fp32" in page
     assert {"interlock", "torch"} <= set(found["sides"]["interlock"])
-    again = run(
-        "benchmarks/vs_transformers.py", "--shapes", "tiny", "--repeats", "2", "--threads", "1",
-        "--batches", "3", "--cells", "decode", "--add", "--models", str(tmp_path),
-        "--json", str(tmp_path / "out.json"), "--page", str(tmp_path / "out.md"),
-    )  # fmt: skip
-    assert again.returncode == 0, again.stderr
-    both = json.loads((tmp_path / "out.json").read_text())
+    both = report("vs_transformers", tmp_path, *given, "3", "--cells", "decode", "--add")
     assert [row["cell"] for row in both["rows"]] == list(cells)
     assert [row["samples"] == cells[row["cell"]]["samples"] for row in both["rows"]] == [
         True, False, True, True,
@@ -102,8 +82,7 @@ def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
 
 @pytest.mark.parametrize("given", [[], ["--vllm-python", "/no/such/python"]])
 def test_without_vllm_the_command_says_what_to_do(given):
-    done = run("benchmarks/vs_vllm_cpu.py", *given)
-    assert done.returncode == 1
-    assert "--vllm-python" in done.stderr
-    assert "--help" in done.stderr
-    assert "Traceback" not in done.stderr
+    ended = run("vs_vllm_cpu", *given)
+    assert ended.code == 2
+    assert "--vllm-python" in ended.err
+    assert "--help" in ended.err

@@ -6,14 +6,11 @@ from benchmarks.study_validity import (
     Bench,
     effect,
     equal_study,
-    false_alarms,
     found_any,
-    page,
-    planted,
     planted_study,
-    power,
 )
 from interlock.study.analyse import analyse
+from tests.benchmarks.scripts import report
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +36,11 @@ def test_steps_five_percent_slower_are_found_and_a_policy_that_does_nothing_is_i
         assert effect(findings, "eviction=idle", metric).verdict == "inert"
 
 
-def test_the_page_says_what_the_parts_found(bench, monkeypatch):
-    monkeypatch.setattr("benchmarks.study_validity.SLOWDOWNS", (0.05,))
-    monkeypatch.setattr("benchmarks.study_validity.CELLS", 2)
-    report = {
-        "equal_cells": false_alarms(bench, [0]),
-        "planted": planted(bench, [0]),
-        "power": power(bench, [0]),
-    }
-    text = page(report)
-    assert "| 5% | " in text
-    assert report["planted"]["idle"] == {"inert": 1}
+def test_the_page_says_what_the_parts_found(tmp_path):
+    page = tmp_path / "page.md"
+    sizes = ["--seeds", "1", "--cells", "2", "--slowdowns", "0.05", "--repeats", "3"]
+    found = report("study_validity", tmp_path, *sizes, "--page", str(page))
+    assert found["equal_cells"]["intervals"] == 3
+    assert found["planted"]["idle"] == {"inert": 1}
+    assert [(row["slowdown"], row["repeats"]) for row in found["power"]] == [(0.05, 3)]
+    assert "| 5% | " in page.read_text()

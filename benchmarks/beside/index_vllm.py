@@ -1,6 +1,6 @@
 """vLLM's block pool on ready prompts, for benchmarks/index_vs_peers.py, which runs this.
 
-    ENVIRONMENT/bin/python benchmarks/index_side_vllm.py PROMPTS.npz POOL_TOKENS PAGE_SIZE
+    ENVIRONMENT/bin/python benchmarks/beside/index_vllm.py PROMPTS.npz POOL_TOKENS PAGE_SIZE
 
 Runs in an environment of its own that has vLLM and nothing of Interlock. For each prompt, one after
 the other, what vLLM does with a request and its cache: hash the blocks (sha256, which makes the

@@ -1,6 +1,6 @@
 """The scheduler of vLLM on made-up tokens, for benchmarks/control_plane.py, which runs this.
 
-    ENVIRONMENT/bin/python benchmarks/vllm_scheduler.py REQUESTS CONTEXT_TOKENS STEPS
+    ENVIRONMENT/bin/python benchmarks/beside/vllm_scheduler.py REQUESTS CONTEXT_TOKENS STEPS
 
 Runs in an environment of its own that has vLLM and nothing of Interlock. Does what vLLM's engine
 does around its model in each step, schedule and update_from_output, with prefix caching and chunked

@@ -1,6 +1,6 @@
 """SGLang's radix cache on ready prompts, for benchmarks/index_vs_peers.py, which runs this.
 
-    ENVIRONMENT/bin/python benchmarks/index_side_sglang.py PROMPTS.npz POOL_TOKENS PAGE_SIZE
+    ENVIRONMENT/bin/python benchmarks/beside/index_sglang.py PROMPTS.npz POOL_TOKENS PAGE_SIZE
 
 Runs in an environment of its own that has SGLang and nothing of Interlock. For each prompt, one
 after the other, what its scheduler does with the cache: match_prefix, inc_lock_ref, evict what is
