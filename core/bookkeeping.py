@@ -16,20 +16,20 @@ from interlock.core.step_rows import PlannedRows
 def book_rows(rows: PlannedRows, running: Running, ledger: StepLedger) -> Flags:
     """Book the rows' tokens by kind; which rows are decode or verify passes."""
     slots = rows.roster.slots
-    ends = np.minimum(rows.starts + rows.tokens, running.high_water[slots])
-    again = np.maximum(ends - rows.starts, 0)
-    passes: Flags = (rows.tokens == 1) & (rows.starts >= running.prompt[slots]) & (again == 0)
-    num_passes = int(np.count_nonzero(passes))
-    recomputed = int(again.sum())
+    known = running.high_water[slots]
+    passes: Flags = (rows.tokens == 1) & (rows.starts >= np.maximum(running.prompt[slots], known))
+    num_passes, recomputed = int(np.count_nonzero(passes)), 0
+    for r in (known > rows.starts).nonzero()[0].tolist():
+        again = min(int(rows.tokens[r]), int(known[r] - rows.starts[r]))
+        rows.roster.lives[r].record.recomputed_tokens += again
+        recomputed += again
     ledger.ran(
         prompt=int(rows.tokens.sum()) - recomputed - num_passes,
         recomputed=recomputed,
         decode=num_passes,
-        drafted=int(rows.drafted.sum()),
+        drafted=int(rows.drafted.sum()) if rows.drafts else 0,
         context=int(rows.starts.sum()),
     )
-    for r in np.flatnonzero(again).tolist():
-        rows.roster.lives[r].record.recomputed_tokens += int(again[r])
     return passes
 
 

@@ -95,7 +95,8 @@ class EngineCore(Lives):
         running = self.queues.columns
         passes = book_rows(rows, running, self.ledger)
         counted = ~running.ended[rows.roster.slots]
-        self._drop_lost(rows, counted, result, now_s)
+        if result.errors or result.prompt_logprobs or not counted.all():
+            self._drop_lost(rows, counted, result, now_s)
         counts, ends = emitted(rows, result, running, counted, self._may_end)
         self._outputs += give_out(rows, result, running, counts, passes, now_s)
         self.num_emitted += int(counts.sum())
@@ -165,11 +166,10 @@ class EngineCore(Lives):
         running, lives = self.queues.columns, rows.roster.lives
         done = rows.starts + rows.tokens + accepted
         newest = result.token_offsets[:-1] + counts - 1
-        slots = rows.roster.slots[counted]
-        running.computed[slots] = done[counted]
-        running.high_water[slots] = np.maximum(running.high_water[slots], done[counted])
+        slots, gave = rows.roster.slots[counted], counts > 0
+        running.computed[slots] = done = done[counted]
+        running.high_water[slots] = np.maximum(running.high_water[slots], done)
         running.length[slots] += counts[counted]
-        gave = counts > 0
         running.last[rows.roster.slots[gave]] = result.tokens[newest[gave]]
         if self.drafts.num_drafts:
             limits = rows.draft_limits.tolist()

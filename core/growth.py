@@ -21,13 +21,14 @@ def emitted(
     slots, offsets = rows.roster.slots, result.token_offsets
     left = running.most[slots] - running.length[slots]
     counts = np.minimum(offsets[1:] - offsets[:-1], left) * (counted & rows.samples)
-    looked_at = running.special[slots].copy()
-    ends = np.flatnonzero(may_end.take(result.tokens, mode="clip"))
-    looked_at[np.searchsorted(offsets, ends, "right") - 1] = True
+    looked_at: Flags = running.special[slots]
+    (ends,) = may_end.take(result.tokens, mode="clip").nonzero()
+    if len(ends):
+        looked_at[np.searchsorted(offsets, ends, "right") - 1] = True
     looked_at &= counts > 0
-    for r in np.flatnonzero(looked_at).tolist():
+    for r in looked_at.nonzero()[0].tolist():
         counts[r] = _until_end(rows.roster.lives[r], result.tokens_of(r)[: counts[r]])
-    return counts, np.flatnonzero(looked_at | (counts == left)).tolist()
+    return counts, (looked_at | (counts == left)).nonzero()[0].tolist()
 
 
 def _until_end(live: Live, tokens: tuple[int, ...]) -> int:

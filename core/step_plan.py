@@ -19,12 +19,14 @@ def make_batch(
     slots, lives, starts = rows.roster.slots, rows.roster.lives, rows.starts
     lengths = rows.tokens + rows.drafted
     offsets = np.zeros(len(slots) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    total = int(offsets[-1])
-    positions = np.arange(total) + np.repeat(starts - offsets[:-1], lengths)
+    lengths.cumsum(out=offsets[1:])
+    total, chunks = int(offsets[-1]), (rows.tokens > 1) | ~rows.samples
+    positions = starts.copy()
+    if total > len(slots):
+        positions = np.arange(total) + (starts - offsets[:-1]).repeat(lengths)
     tokens = np.empty(total, dtype=np.int64)
     tokens[offsets[:-1]] = running.last[slots]
-    for r in np.flatnonzero((rows.tokens > 1) | ~rows.samples).tolist():
+    for r in chunks.nonzero()[0].tolist():
         at, start, count = int(offsets[r]), int(starts[r]), int(rows.tokens[r])
         tokens[at : at + count] = lives[r].sequence.slice(start, start + count)
     for r, draft in rows.drafts.items():
@@ -38,7 +40,7 @@ def make_batch(
         positions=positions,
         row_offsets=offsets,
         starts=starts,
-        logit_counts=np.where(rows.samples, 1 + rows.drafted, 0),
+        logit_counts=(1 + rows.drafted) * rows.samples,
         drafts=rows.drafts,
         slots=slots,
         tables=tables,
@@ -53,9 +55,9 @@ def make_plan(
 ) -> StepPlan:
     """The plan that runs these rows."""
     roster, slots, samples = rows.roster, rows.roster.slots, rows.samples
-    lives, ends = roster.lives, (rows.starts + rows.tokens).tolist()
+    lives, ends = roster.lives, rows.starts + rows.tokens
     edits = {}
-    for r in np.flatnonzero(running.special[slots] & samples).tolist():
+    for r in (running.special[slots] & samples).nonzero()[0].tolist():
         changes = lives[r].edits
         edit = changes.at(batch.draft(r)) if changes else None
         if edit is not None:
@@ -70,13 +72,13 @@ def make_plan(
         draft_limits=rows.draft_limits,
         draft_ends=rows.draft_ends,
         next_tokens={
-            r: int(lives[r].sequence.slice(ends[r], ends[r] + 1)[0])
-            for r in np.flatnonzero(~samples).tolist()
+            r: int(lives[r].sequence.slice(int(ends[r]), int(ends[r]) + 1)[0])
+            for r in (~samples).nonzero()[0].tolist()
         },
         edits=edits,
         scored={
-            r: _scored(lives[r], int(rows.starts[r]), ends[r])
-            for r in np.flatnonzero(rows.starts < running.prompt[slots]).tolist()
+            r: _scored(lives[r], int(rows.starts[r]), int(ends[r]))
+            for r in (rows.starts < running.prompt[slots]).nonzero()[0].tolist()
             if lives[r].scores_prompt
         },
     )
@@ -115,7 +117,7 @@ def check_result(plan: StepPlan, result: StepResult, executor: str) -> None:
     by_row = result.kept_paths, result.drafts, result.errors, result.logprobs
     sound = np.int64 == getattr(offsets, "dtype", None) == getattr(result.tokens, "dtype", None)
     sound = sound and offsets[0] == 0 and offsets[-1] == len(result.tokens)
-    sound = sound and not (offsets[1:] < offsets[:-1]).any()
+    sound = sound and bool(np.logical_and.reduce(offsets[1:] >= offsets[:-1]))
     if not sound or any(not 0 <= r < rows for r in chain(*by_row, result.prompt_logprobs)):
         raise ContractError(f"{executor} gave {result}, which is no answer to {rows} rows")
     for r, wanted in plan.scored.items():
@@ -130,11 +132,14 @@ def check_answers(batch: Batch, result: StepResult, vocab_size: int, verifier: s
     The others' tokens, and those of rows with an error, are not looked at.
     """
     doubtful = result.token_offsets[1:] - result.token_offsets[:-1] != 1
-    strange = np.flatnonzero((result.tokens < 0) | (result.tokens >= vocab_size))
-    doubtful[np.searchsorted(result.token_offsets, strange, "right") - 1] = True
-    doubtful[[*batch.drafts, *result.kept_paths]] = True
-    doubtful[list(result.errors)] = False
-    for r in np.flatnonzero(doubtful & (batch.logit_counts > 0)).tolist():
+    (strange,) = (result.tokens.view(np.uint64) >= vocab_size).nonzero()  # negative ones as well
+    if len(strange):
+        doubtful[np.searchsorted(result.token_offsets, strange, "right") - 1] = True
+    if batch.drafts or result.kept_paths:
+        doubtful[[*batch.drafts, *result.kept_paths]] = True
+    if result.errors:
+        doubtful[list(result.errors)] = False
+    for r in (doubtful & (batch.logit_counts > 0)).nonzero()[0].tolist():
         path = result.kept_paths.get(r, ())
         check_tokens(batch.draft(r), result.tokens_of(r), path, vocab_size, verifier)
 

@@ -103,11 +103,14 @@ class StepRows:
         running, cache = self._running, self._cache
         slots = self._decodes = slots[running.present[slots]]
         computed = running.computed[slots]
-        for slot in slots[cache.passed(slots, computed)].tolist():
-            cache.slide(running.holding(slot), kept_from(running.at(slot), cache))
+        if cache.windows:
+            for slot in slots[cache.passed(slots, computed)].tolist():
+                cache.slide(running.holding(slot), kept_from(running.at(slot), cache))
         slots = slots[cache.short(slots, computed + 1)]
+        if not len(slots):
+            return
         entries = running.computed[slots] + 1
-        if not len(slots) or cache.grow_rows(slots, running.ids[slots].tolist(), entries):
+        if cache.grow_rows(slots, running.ids[slots].tolist(), entries):
             return
         for slot in slots.tolist():
             live = running.lives[slot]
@@ -168,10 +171,12 @@ class StepRows:
         if self._drafts:
             self._grow_drafts()
         chunks, running = self._chunks, self._running
-        parts = [self._decodes, np.array([chunk.slot for chunk in chunks], dtype=np.int64)]
-        sizes = [np.ones(len(parts[0]), np.int64), np.array([c.tokens for c in chunks], np.int64)]
-        order = -1 if self._chunks_first else 1
-        slots, tokens = np.concatenate(parts[::order]), np.concatenate(sizes[::order])
+        slots, tokens = self._decodes, np.ones(len(self._decodes), np.int64)
+        if chunks:
+            parts = [slots, np.array([chunk.slot for chunk in chunks], dtype=np.int64)]
+            sizes = [tokens, np.array([chunk.tokens for chunk in chunks], dtype=np.int64)]
+            order = -1 if self._chunks_first else 1
+            slots, tokens = np.concatenate(parts[::order]), np.concatenate(sizes[::order])
         roster = running.roster(slots)
         starts = running.computed[slots]
         samples = starts + tokens == running.length[slots]

@@ -60,7 +60,7 @@ def write_run(
     asked = {entry.index: entry for entry in entries}
     lines = (request_line(asked[record.index], record, decode) for record in records)
     write_lines(directory / REQUESTS, lines)
-    write_lines(directory / STEPS, map(asdict, steps))
+    write_file(directory / STEPS, _step_lines(steps))
     write_file(directory / SUMMARY, _object_lines(summary))
     write_file(directory / RUN, [json.dumps(manifest, allow_nan=False, indent=1)])
 
@@ -133,6 +133,8 @@ def _text(request: Request | None, record: RequestRecord, decode: Decode | None)
     """What the request was given if it asked for text, else that of its tokens."""
     if record.text is not None or decode is None:
         return record.text
+    if request and request.hashed_prompt:
+        return None  # nobody knows what these tokens continue
     if not record.output_token_ids:
         return ""  # a refused prompt may hold ids that no tokenizer takes
     return decode(request.prompt_token_ids if request else (), record.output_token_ids)
@@ -153,6 +155,17 @@ def _logprobs_line(one: TokenLogprobs) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
+
+
+def _step_lines(steps: Iterable[StepDecision]) -> Iterator[str]:
+    """A JSON object for each step. Steps that decode on share their rows, which are put into words
+    once."""
+    last, rows = None, ""
+    for step in steps:
+        if step.rows is not last:
+            last, rows = step.rows, json.dumps(step.rows)
+        times = f'"now_s": {float(step.now_s)!r}, "end_s": {float(step.end_s)!r}'
+        yield f'{{"step": {step.step}, {times}, "rows": {rows}}}'
 
 
 def _object_lines(values: Mapping[str, Any]) -> Iterator[str]:
