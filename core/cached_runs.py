@@ -48,6 +48,8 @@ class CachedRuns:
         self.leaving: Callable[[Pages], None] = lambda _pages: None
         """Told of pages that are being evicted, while they still have their rows."""
         self.watches: list[CacheWatch] = []
+        self.version = 0
+        """Changes whenever pages enter or leave the index: matches stay what they are till then."""
 
     def match(self, key: PrefixKey) -> Pages:
         """Pages of the longest indexed prefix."""
@@ -105,6 +107,7 @@ class CachedRuns:
         Where the content was known, the request's reference moves to the indexed page and its own
         copy is free again.
         """
+        self.version += 1
         inserted = self.index.insert(key, after, own)
         if not self._stand_for(inserted, own):
             raise ContractError(
@@ -186,6 +189,7 @@ class CachedRuns:
         return np.concatenate(gone) if gone else np.empty(0, dtype=np.int32)
 
     def _drop_tail(self, run: Run, most: int, expired: bool) -> Pages:
+        self.version += 1
         self._candidates.discard(id(run))
         tail = run.pages[-most:]
         in_use = np.flatnonzero(self._pool.refs[tail])

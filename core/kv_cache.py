@@ -6,7 +6,7 @@ pages become visible.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,8 @@ class KVCache(PageSupply):
         self.tables = tuple(
             np.zeros((max_requests, columns), dtype=np.int32) for _ in layout.lifetimes
         )
+        self._matched: tuple[Any, Match] = None, Match(NO_PAGES, 0)
+        """What was looked up last, when, and what came of it."""
         self._slots = list(range(max_requests - 1, -1, -1))
         self._gives_back = np.array([not pool.allocator.reserves for pool in self.pools])
         self.counts = np.zeros((max_requests, len(self.pools)), dtype=np.int64)
@@ -102,9 +104,15 @@ class KVCache(PageSupply):
 
     def match(self, salt: bytes, sequence: TokenSequence) -> Match:
         """The longest prefix usable by every table; leaves at least one token to compute."""
-        usable = sequence.full_pages(sequence.length - 1)
         if not self.index.retains:
             return Match(NO_PAGES, 0)
+        asked = sequence, sequence.length, sequence.rewritten, self.runs.version
+        if self._matched[0] != asked or self.windows:  # who waits asks again with every step
+            self._matched = asked, self._match(salt, sequence)
+        return self._matched[1]
+
+    def _match(self, salt: bytes, sequence: TokenSequence) -> Match:
+        usable = sequence.full_pages(sequence.length - 1)
         pages = self.runs.match(PrefixKey(salt, sequence.units(0, usable)))
         count = len(pages)
         if self.windows and count:
