@@ -78,8 +78,7 @@ class Intake:
         for what, feature in asked(request):
             if feature in self.unsupported:
                 raise refuse(request, f"{what} cannot be served: {self.unsupported[feature]}")
-        if request.sampling.min_tokens:
-            self._require_a_way_on(request)
+        self._require_a_way_on(request)
         length = min(prompt + request.sampling.max_tokens, self.max_model_len)
         shortage = cache.shortage(length - 1)
         if shortage:
@@ -87,6 +86,8 @@ class Intake:
         return length
 
     def _require_a_way_on(self, request: Request) -> None:
+        if not request.sampling.min_tokens:
+            return
         allowed, stop_ids = request.sampling.allowed_token_ids, self.stop_ids(request)
         going_on = set(range(self.vocab_size) if allowed is None else allowed) - stop_ids
         if not going_on.difference(request.sampling.banned_token_ids):

@@ -23,6 +23,7 @@ from interlock.core.workload import BadRequest
 
 REQUESTS, SUMMARY, RUN, STEPS = "requests.jsonl", "summary.json", "run.json", "steps.jsonl"
 
+Rows = tuple[tuple[int, int, int], ...]
 Decode = Callable[[Sequence[int], Sequence[int]], str]
 """The text that ids add to that of the ids before them: (before, ids) -> text."""
 
@@ -233,7 +234,12 @@ def read_run(directory: Path) -> SavedRun:
     manifest = read_object(directory / RUN)
     if not isinstance(manifest.get("config"), dict):
         raise RunFolderError(f"{directory / RUN}: it holds no config, so it is not a run's")
-    steps = [_step(line, place) for place, line in read_lines(directory / STEPS)]
+    steps: list[StepDecision] = []
+    asked: Any = None
+    for place, line in read_lines(directory / STEPS):
+        same = steps and line.get("rows") == asked  # as `_step_lines` wrote them
+        asked = line.get("rows")
+        steps.append(_step(line, place, steps[-1].rows if same else None))
     return SavedRun(directory, manifest, steps)
 
 
@@ -273,11 +279,10 @@ def _object(text: str, place: str) -> dict[str, Any]:
     return value
 
 
-def _step(line: Mapping[str, Any], place: str) -> StepDecision:
+def _step(line: Mapping[str, Any], place: str, rows: Rows | None) -> StepDecision:
     try:
-        rows = tuple(
-            (int(index), int(tokens), int(drafts)) for index, tokens, drafts in line["rows"]
-        )
+        if rows is None:
+            rows = tuple((int(index), int(tokens), int(n)) for index, tokens, n in line["rows"])
         return StepDecision(int(line["step"]), float(line["now_s"]), float(line["end_s"]), rows)
     except (KeyError, TypeError, ValueError) as error:
         raise RunFolderError(

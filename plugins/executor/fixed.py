@@ -14,7 +14,6 @@ from interlock.plugins.executor import FixedConfig
 from interlock.plugins.executor.priced_transfers import PricedTransfers
 from interlock.plugins.executor.step_noise import StepNoise
 
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -11,11 +11,13 @@ from interlock.study.report.results import Results, best_and_worst, ranked
 from interlock.study.report.runs import (
     KINDS,
     MOST_POINTS,
+    RequestTimes,
     Timeline,
     acceptance,
     binned,
     latencies_ms,
     occupancy,
+    request_times,
     timeline,
 )
 from interlock.study.report.style import (
@@ -31,6 +33,7 @@ from interlock.study.report.words import counted, figure, printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Times = Mapping[str, Sequence[RequestTimes]]
 MOST_LINES, MOST_TIMELINES = 7, 6
 NAMES = {
     "ttft": "time to first token (TTFT)",
@@ -61,9 +64,10 @@ def run_plots(results: Results) -> list[Plot]:
         if left
         else ""
     )
+    times = {cell: [request_times(folder) for folder in results.folders(cell)] for cell in cells}
     found = [
-        _cdfs(results, cells, omitted),
-        _steps(results, cells[:MOST_TIMELINES]),
+        _cdfs(results, times, cells, omitted),
+        _steps(results, times, cells[:MOST_TIMELINES]),
         _occupancy(results, cells, omitted),
         _acceptance(results),
     ]
@@ -85,8 +89,8 @@ def _legend(styles: Mapping[str, Style], baseline: str) -> list[tuple[str, Style
     ]
 
 
-def _cdfs(results: Results, cells: Sequence[str], omitted: str) -> Plot | None:
-    found = {cell: latencies_ms(results.folders(cell)) for cell in cells}
+def _cdfs(results: Results, times: Times, cells: Sequence[str], omitted: str) -> Plot | None:
+    found = {cell: latencies_ms(times[cell]) for cell in cells}
     styles = _styles(cells, results.findings.baseline)
     panels = []
     for key, name in NAMES.items():
@@ -129,8 +133,10 @@ def _draw_cdf(
         axis.set_xlim(left=0.8 * min(spread))
 
 
-def _steps(results: Results, cells: Sequence[str]) -> Plot | None:
-    found = {cell: timeline(results.folders(cell)[0]) for cell in cells}
+def _steps(results: Results, times: Times, cells: Sequence[str]) -> Plot | None:
+    found = {
+        cell: timeline(results.folders(cell)[0], times[cell][0].first_token_s) for cell in cells
+    }
     known = [seen for seen in found.values() if seen is not None]
     top = max((seen.tokens[kind].max() for seen in known for kind in KINDS), default=1.0)
     panels = [

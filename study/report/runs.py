@@ -1,6 +1,6 @@
 """What plots need from the folders of runs: latencies, work of steps, occupancy, acceptance."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from interlock.driver.run_folder import SUMMARY, read_requests, read_run
 from interlock.study.read_json import read_json
 
 KINDS = ("prefill", "decode", "verify")
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
 MOST_POINTS = 160
 """Of a timeline or a distribution: more cannot be seen."""
 
@@ -29,13 +30,22 @@ class Timeline:
     """Of each of `KINDS`, tokens a step."""
 
 
-def latencies_ms(folders: Iterable[Path]) -> dict[str, Floats]:
-    """Of all completed requests: ttft, tpot, itl and e2el, milliseconds, sorted.
+@dataclass(frozen=True)
+class RequestTimes:
+    """Of one run's requests."""
 
-    Folders that cannot be read, or have no requests, add nothing.
-    """
-    found: dict[str, list[Floats]] = {"ttft": [], "tpot": [], "itl": [], "e2el": []}
-    for line in (line for folder in folders for line in _requests(folder)):
+    ms: dict[str, Floats]
+    """Of those completed: ttft, tpot, itl and e2el, milliseconds, in no order."""
+    first_token_s: dict[int, float | None]
+    """On the run's clock, by request."""
+
+
+def request_times(folder: Path) -> RequestTimes:
+    """What requests.jsonl of a run says; nothing where it cannot be read."""
+    found: dict[str, list[Floats]] = {key: [] for key in LATENCIES}
+    first: dict[int, float | None] = {}
+    for line in _requests(folder):
+        first[line.get("index", -1)] = line.get("first_token_s")
         if line.get("status") != "finished" or line.get("dropped") or "chunk_times_s" not in line:
             continue
         record = RequestRecord(
@@ -50,11 +60,17 @@ def latencies_ms(folders: Iterable[Path]) -> dict[str, Floats]:
             if value is not None:
                 found[key].append(np.array([value]))
         found["itl"].append(one.itl_s)
-    every = {key: pooled(parts) for key, parts in found.items()}
-    return {key: np.sort(times[np.isfinite(times)]) * 1e3 for key, times in every.items()}
+    return RequestTimes({key: pooled(parts) * 1e3 for key, parts in found.items()}, first)
 
 
-def timeline(folder: Path) -> Timeline | None:
+def latencies_ms(repeats: Iterable[RequestTimes]) -> dict[str, Floats]:
+    """All repeats' latencies together, sorted."""
+    together = [one.ms for one in repeats]
+    every = {key: pooled(ms[key] for ms in together) for key in LATENCIES}
+    return {key: np.sort(times[np.isfinite(times)]) for key, times in every.items()}
+
+
+def timeline(folder: Path, first_token_s: Mapping[int, float | None]) -> Timeline | None:
     """What the steps of a run computed; None where it has no readable steps.
 
     Tokens of a row with candidates are verified; a row of one token, once its request has given
@@ -66,11 +82,10 @@ def timeline(folder: Path) -> Timeline | None:
         return None
     if not steps:
         return None
-    first = {line.get("index"): line.get("first_token_s") for line in _requests(folder)}
     tokens = {kind: np.zeros(len(steps)) for kind in KINDS}
     for place, step in enumerate(steps):
         for index, number, drafts in step.rows:
-            begun = first.get(index)
+            begun = first_token_s.get(index)
             if number > 1 + drafts or (begun is not None and step.end_s <= begun):
                 kind = "prefill"
             else:

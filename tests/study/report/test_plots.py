@@ -13,7 +13,14 @@ from interlock.study.analyse import analyse
 from interlock.study.report.export import MissingExtraError
 from interlock.study.report.plots import plots_of, write_plots
 from interlock.study.report.results import Results
-from interlock.study.report.runs import acceptance, binned, latencies_ms, occupancy, timeline
+from interlock.study.report.runs import (
+    acceptance,
+    binned,
+    latencies_ms,
+    occupancy,
+    request_times,
+    timeline,
+)
 from interlock.study.report.style import line_style, svg_of
 from interlock.study.spec import Factor, Level, Metric
 from tests.full_disk import full_disk
@@ -158,10 +165,10 @@ def test_run_folders_are_read_as_they_were_written(small, small_with_runs):
     eagle = "cache=none,spec=eagle"
     folders = results.folders(eagle)
     assert len(folders) == small.study.repeats
-    assert {key: len(v) for key, v in latencies_ms(folders).items()} == {
+    assert {key: len(v) for key, v in latencies_ms(map(request_times, folders)).items()} == {
         "ttft": 24, "tpot": 24, "itl": 360, "e2el": 24,
     }  # fmt: skip
-    seen = timeline(folders[0])
+    seen = timeline(folders[0], request_times(folders[0]).first_token_s)
     assert seen.tokens["verify"].sum() > seen.tokens["decode"].sum() == 0
     assert seen.tokens["prefill"].sum() >= 8 * 48
     assert acceptance(folders) == pytest.approx([0.8, 0.6, 0.4])
@@ -174,9 +181,9 @@ def test_a_run_folder_that_is_damaged_leaves_the_others(small, with_runs, tmp_pa
     first, *rest = results.folders("cache=none,spec=none")
     for name in ("requests.jsonl", "steps.jsonl", "summary.json"):
         (first / name).write_text('{"half')
-    assert timeline(first) is None
+    assert timeline(first, request_times(first).first_token_s) is None
     assert occupancy(first) is None
-    assert len(latencies_ms([first, *rest])["ttft"]) == 16
+    assert len(latencies_ms(map(request_times, [first, *rest]))["ttft"]) == 16
 
 
 def test_binning_keeps_the_mean():
