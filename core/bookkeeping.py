@@ -24,12 +24,9 @@ def book_rows(rows: PlannedRows, running: Running, ledger: StepLedger) -> Flags:
         rows.roster.lives[r].record.recomputed_tokens += again
         recomputed += again
     ledger.ran(
-        prompt=int(rows.tokens.sum()) - recomputed - num_passes,
-        recomputed=recomputed,
-        decode=num_passes,
-        drafted=int(rows.drafted.sum()) if rows.drafts else 0,
-        context=int(rows.starts.sum()),
-    )
+        prompt=int(rows.tokens.sum()) - recomputed - num_passes, recomputed=recomputed,
+        decode=num_passes, drafted=int(rows.drafted.sum()), context=int(rows.starts.sum()),
+    )  # fmt: skip
     return passes
 
 

@@ -80,16 +80,11 @@ class EngineCore(Lives):
         self._commit(rows, result, now_s)
         self.cache.check()
         self.ledger.end_step(
-            tokens_run=plan.batch.num_tokens + result.padding,
-            padding=result.padding,
-            rows=num_rows,
-            running=max(self.num_running, num_rows),
-            waiting=self.num_waiting,
-            held_pages=held_pages,
-            total_pages=self.cache.pools[0].num_pages,
-            start_s=plan.now_s,
-            end_s=now_s,
-        )
+            tokens_run=plan.batch.num_tokens + result.padding, padding=result.padding,
+            rows=num_rows, running=max(self.num_running, num_rows), waiting=self.num_waiting,
+            held_pages=held_pages, total_pages=self.cache.pools[0].num_pages,
+            start_s=plan.now_s, end_s=now_s,
+        )  # fmt: skip
 
     def _commit(self, rows: PlannedRows, result: StepResult, now_s: float) -> None:
         running = self.queues.columns

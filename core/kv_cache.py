@@ -321,12 +321,12 @@ class KVCache(PageSupply):
     def short(self, slots: Ints, entries: Ints) -> Flags:
         """Which slots have no pages yet for so many entries each."""
         lacking: Flags = self.counts[slots] * self.page_size < entries[:, None]
-        return np.logical_or.reduce(lacking, axis=1)
+        return np.asarray(np.logical_or.reduce(lacking, axis=1))
 
     def surplus(self, slots: Ints, entries: Ints) -> Flags:
         """Which slots have pages beyond so many entries, to be given back."""
         above: Flags = (self.counts[slots] - 1) * self.page_size >= entries[:, None]
-        return np.logical_or.reduce(above & self._gives_back, axis=1)
+        return np.asarray(np.logical_or.reduce(above & self._gives_back, axis=1))
 
     def passed(self, slots: Ints, computed: Ints) -> Flags:
         """Which slots have window pages that no query from these entries on can see."""

@@ -80,17 +80,9 @@ class StepLedger:
         _tally(self.emitted_by_depth, range(1, emitted + 1))
 
     def end_step(
-        self,
-        tokens_run: int,
-        rows: int,
-        running: int = 0,
-        waiting: int = 0,
-        held_pages: int = 0,
-        total_pages: int = 0,
-        padding: int = 0,
-        start_s: float = 0.0,
-        end_s: float = 0.0,
-    ) -> None:
+        self, tokens_run: int, rows: int, running: int = 0, waiting: int = 0, held_pages: int = 0,
+        total_pages: int = 0, padding: int = 0, start_s: float = 0.0, end_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Close a step that ran `tokens_run` tokens, `padding` included, between two times."""
         self.steps += 1
         self.rows += rows

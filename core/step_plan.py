@@ -35,19 +35,11 @@ def make_batch(
         tokens[begin:end] = draft.tokens
         positions[begin:end] = positions[begin - 1] + np.array(draft.depths())
     return Batch(
-        request_ids=rows.roster.ids,
-        tokens=tokens,
-        positions=positions,
-        row_offsets=offsets,
-        starts=starts,
-        logit_counts=(1 + rows.drafted) * rows.samples,
-        drafts=rows.drafts,
-        slots=slots,
-        tables=tables,
-        page_size=page_size,
-        adapters=rows.roster.adapters,
+        request_ids=rows.roster.ids, tokens=tokens, positions=positions, row_offsets=offsets,
+        starts=starts, logit_counts=(1 + rows.drafted) * rows.samples, drafts=rows.drafts,
+        slots=slots, tables=tables, page_size=page_size, adapters=rows.roster.adapters,
         copies=rows.copies,
-    )
+    )  # fmt: skip
 
 
 def make_plan(

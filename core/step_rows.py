@@ -107,10 +107,8 @@ class StepRows:
             for slot in slots[cache.passed(slots, computed)].tolist():
                 cache.slide(running.holding(slot), kept_from(running.at(slot), cache))
         slots = slots[cache.short(slots, computed + 1)]
-        if not len(slots):
-            return
-        entries = running.computed[slots] + 1
-        if cache.grow_rows(slots, running.ids[slots].tolist(), entries):
+        ids, entries = running.ids[slots].tolist(), running.computed[slots] + 1
+        if not ids or cache.grow_rows(slots, ids, entries):
             return
         for slot in slots.tolist():
             live = running.lives[slot]

@@ -28,12 +28,9 @@ class TokenSequence:
         self._lookback = lookback_tokens
         self._tokens = np.zeros(self.num_prompt + 64, dtype=np.int64)
         self._known = self.num_prompt
-        self._hashed = request.hashed_prompt
+        self._hashed, self._words = request.hashed_prompt, list[int]()
         if self._hashed is None:
             self._tokens[: self.num_prompt] = request.prompt_token_ids
-        else:
-            self._block_words = np.array(self._hashed.block_ids, dtype=np.int64)
-            self._block_words *= self._hashed.block_tokens
 
     @property
     def length(self) -> int:
@@ -63,6 +60,7 @@ class TokenSequence:
     def rewrite(self, output: Sequence[int]) -> None:
         """Another output from now on, whose last token is new."""
         self.rewritten += 1
+        self._words.clear()
         self.output[:] = output
         self._known = self.num_prompt
 
@@ -86,7 +84,8 @@ class TokenSequence:
     def units(self, first_page: int, end_page: int) -> Units:
         """Key rows of pages first_page .. end_page - 1 (see PrefixKey)."""
         if self._hashed is not None:
-            return self._hashed_words(first_page, end_page).reshape(-1, 1)
+            self._words += map(self._hashed_word, range(len(self._words), end_page))
+            return np.array(self._words[first_page:end_page], dtype=np.int64).reshape(-1, 1)
         size, width = self._page_size, self._page_size + self._lookback
         if end_page <= first_page:
             return np.empty((0, width), dtype=np.int64)
@@ -104,21 +103,6 @@ class TokenSequence:
     def entries_of(self, units: int) -> int:
         """Leading entries of a page whose rows depend on no more than so many units of its key."""
         return max(0, min(units - self._lookback, self._page_size))
-
-    def _hashed_words(self, first_page: int, end_page: int) -> Ints:
-        """`_hashed_word` of each page; of those within a block in a few array operations."""
-        assert self._hashed is not None
-        size, width = self._hashed.block_tokens, self._page_size + self._lookback
-        inside = (self.num_prompt - self._lookback) // self._page_size
-        prompt_pages = max(first_page, min(end_page, inside))
-        firsts = np.arange(first_page, prompt_pages) * self._page_size
-        words = np.zeros(end_page - first_page, dtype=np.int64)
-        blocks, offsets = np.divmod(firsts, size)
-        words[: len(firsts)] = self._block_words[blocks] + offsets
-        across = np.flatnonzero(offsets + width > size).tolist()
-        for place in (*across, *range(len(firsts), len(words))):
-            words[place] = self._hashed_word(first_page + place)
-        return words
 
     def _hashed_word(self, page: int) -> int:
         """One word that stands for every token that a page of a hashed prompt depends on.

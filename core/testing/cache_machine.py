@@ -65,6 +65,7 @@ class CacheMachine:
         self._lookback, self._random = lookback, random.Random(seed)
         self._ttl_s, self._by_last_use, self._parts = ttl_s, by_last_use, offers_parts
         self._rows: dict[tuple[int, int], tuple[bytes, tuple[int, ...]]] = {}
+        self._waiting: tuple[bytes, TokenSequence] | None = None
         self._actions: list[tuple[Callable[[], None], int]] = [
             (self._open, 5), (self._advance, 12), (self._fork, 2), (self._close, 4),
             (self._look, 2), (self._expire, 1),
@@ -78,6 +79,7 @@ class CacheMachine:
         names, weights = zip(*self._actions, strict=True)
         self._random.choices(names, weights)[0]()
         self._check()
+        self._wait()
 
     def finish(self) -> None:
         """Close every request, evict every page: nothing is left, of pages or of memory."""
@@ -115,11 +117,26 @@ class CacheMachine:
 
     # Operations ---------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _asked(self) -> tuple[bytes, tuple[int, ...]]:
+        """The salt and the prompt of somebody who comes."""
         draw = self._random
         trunk = draw.choice(TRUNKS)[: draw.randint(1, 24)]
         prompt = (*trunk, *draw.choices((5, 6), k=draw.randint(0, 3)))[:LONGEST_PROMPT]
-        salt = draw.choice((b"", b"", b"x"))
+        return draw.choice((b"", b"", b"x")), prompt
+
+    def _wait(self) -> None:
+        """Somebody waits for a while, and asks after every operation what is cached by now."""
+        if self._waiting is None or self._random.random() < 0.1:
+            salt, prompt = self._asked()
+            self._waiting = salt, self._sequence(prompt)
+        salt, sequence = self._waiting
+        prompt = tuple(sequence.slice(0, sequence.length).tolist())
+        self._check_match(self.cache.match(salt, sequence), salt, prompt)
+        if self._random.random() < 0.1:  # preempted after a token of it, or another one
+            sequence.rewrite(self._random.choices((5, 6), k=1))
+
+    def _open(self) -> None:
+        draw, (salt, prompt) = self._random, self._asked()
         retention = None
         if draw.random() < 0.3:
             some = RetainedRange(

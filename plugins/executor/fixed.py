@@ -14,7 +14,7 @@ from interlock.plugins.executor import FixedConfig
 from interlock.plugins.executor.priced_transfers import PricedTransfers
 from interlock.plugins.executor.step_noise import StepNoise
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class FixedExecutor(Executor):
@@ -98,12 +98,12 @@ class FixedExecutor(Executor):
         if offsets[-1] != len(counts) or not counts.all():  # else one each
             first = (first - offsets[:-1]).repeat(counts) + np.arange(offsets[-1])
             seeds = seeds.repeat(counts)
-        numbers = mixed(seeds + first.astype(np.uint64) * _GOLDEN)
+        numbers = mixed(seeds + first.astype(np.uint64) * GOLDEN)
         return self._allowed[(numbers % np.uint64(len(self._allowed))).astype(np.intp)]
 
 
 def mixed(words: Seeds) -> Seeds:
-    """The output function of SplitMix64, whose states are steps of `_GOLDEN` apart.
+    """The output function of SplitMix64, whose states are steps of `GOLDEN` apart.
 
     Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 17,
     with the constants of Vigna's splitmix64.c. Ten times faster than what laws are drawn with,

@@ -7,6 +7,7 @@ from interlock.core.assemble import assemble
 from interlock.core.errors import ConfigError
 from interlock.core.request import Request, SamplingParams
 from interlock.core.testing.executor_contract import ExecutorContract
+from interlock.plugins.executor.fixed import GOLDEN, mixed
 
 
 class TestTorch(ExecutorContract):
@@ -52,6 +53,14 @@ def test_simulated_drafts_are_accepted_at_the_configured_rate():
     spread = (0.6 * 0.4 / ledger.drafted) ** 0.5
     assert abs(rate - 0.6) < 4 * spread
     assert serve("spec=ngram", "executor.acceptance=0").core.ledger.accepted == 0
+
+
+def test_made_up_tokens_are_drawn_from_splitmix64():
+    states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * GOLDEN
+    assert mixed(states).tolist() == [
+        6457827717110365317, 3203168211198807973, 9817491932198370423,
+        4593380528125082431, 16408922859458223821,
+    ]  # fmt: skip  # published values of splitmix64.c
 
 
 def test_drafts_change_no_token_and_save_steps():

@@ -69,9 +69,9 @@ def test_requests_are_in_input_order_with_the_failed_ones(tmp_path):
     assert bad["first_token_s"] is None
 
 
-def test_hashed_prompts_are_saved_as_their_hashes_and_text_is_null_without_a_tokenizer():
+def test_hashed_prompts_are_saved_as_their_hashes_and_what_continues_them_has_no_text():
     request = Request(0, hashed_prompt=HashedPrompt((4, 5), 512, 600))
-    line = request_line(request, answered(0, [(1, 1)]))
+    line = request_line(request, answered(0, [(1, 1)]), lambda before, ids: f"{before} {ids}")
     assert line["prompt_hash_ids"] == [4, 5]
     assert line["prompt_token_ids"] is None
     assert line["text"] is None
