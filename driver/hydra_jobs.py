@@ -18,7 +18,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf
 
 from interlock.conf import hydra_edge
 from interlock.core.errors import ConfigError, InterlockError
@@ -42,17 +42,10 @@ class _Ended(NamedTuple):
 
 
 class JobFolders(Callback):
-    """Names the folder of a rerun, and tells `run_jobs` where Hydra puts a job, or a sweep's."""
+    """Tells `run_jobs` where Hydra puts a job, or a sweep's."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """A rerun is named after the recorded choices: those of its own config are defaults."""
-        recorded = recorded_choices(config.rerun) if config.get("rerun") else {}
-        plain: Any = OmegaConf.to_container(config.hydra.run, resolve=False)
-        named = str(plain["dir"])
-        for group, name in recorded.items():
-            named = named.replace(f"${{hydra:runtime.choices.{group}}}", name)
-        with read_write(config.hydra.run):
-            config.hydra.run.dir = named
+        """Called before a job that is no sweep's."""
         _runs.append(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
@@ -61,6 +54,16 @@ class JobFolders(Callback):
         _sweeps.append((Path(config.hydra.sweep.dir).absolute(), launcher))
         if launcher != IN_THIS_PROCESS and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, terminate)  # where the jobs end as well, see run_jobs
+
+
+def _chosen(group: str, *, _root_: DictConfig) -> str:
+    """A group's choice, to name a folder after: a rerun's is the recorded one."""
+    own = str(_root_.hydra.runtime.choices[group])
+    rerun = _root_.get("rerun")
+    return recorded_choices(str(rerun)).get(group, own) if rerun else own
+
+
+OmegaConf.register_new_resolver("chosen", _chosen, replace=True)
 
 
 def run_jobs() -> int:

@@ -130,6 +130,9 @@ def test_a_rerun_is_named_after_the_run_that_it_repeats(monkeypatch, tmp_path, c
     assert run_main(monkeypatch, tmp_path, "rerun=first", "progress=false") == 0
     (again,) = (tmp_path / "runs").rglob("run.json")
     assert again.parent.name.endswith("-gqa-contiguous-ngram")
+    twice = ("-m", "rerun=first", "progress=false", "hydra.sweep.dir=sweep")
+    assert run_main(monkeypatch, tmp_path, *twice) == 0
+    assert (tmp_path / "sweep" / "0-gqa-contiguous-ngram" / "run.json").is_file()
 
 
 def test_version_is_ours(monkeypatch, tmp_path, capsys):
