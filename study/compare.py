@@ -187,7 +187,24 @@ def _notes(
             f"workload's: {', '.join(unpaired)}."
         )
     old, new = ({c.id: c.overrides for c in side.cells} for side in (first, second))
-    changed = [cell for cell in shared if old[cell] != new[cell]]
-    if changed:
-        notes.append(f"The same name with other overrides: {', '.join(changed)}.")
+    changed: dict[str, list[str]] = {}
+    for cell in shared:
+        if old[cell] != new[cell]:
+            changed.setdefault(_other_overrides(old[cell], new[cell]), []).append(cell)
+    for what, cells in changed.items():
+        notes.append(f"The same name with other overrides ({what}): {', '.join(cells)}.")
+    keys = [[metric.key for metric in side.study.metrics] for side in (first, second)]
+    if alone := _each_alone(*keys):
+        notes.append(f"Metrics that one study has alone are not compared: {alone}.")
     return notes
+
+
+def _other_overrides(old: Sequence[str], new: Sequence[str]) -> str:
+    return _each_alone(old, new) or "in another order"
+
+
+def _each_alone(old: Sequence[str], new: Sequence[str]) -> str:
+    """What only the first and what only the second has; empty where they have the same."""
+    sides = (("first", old, new), ("second", new, old))
+    found = [(name, [one for one in mine if one not in theirs]) for name, mine, theirs in sides]
+    return "; ".join(f"only in the {name} {', '.join(alone)}" for name, alone in found if alone)

@@ -1,6 +1,7 @@
 """Two studies beside each other, on a terminal and as a page."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -76,7 +77,9 @@ def print_comparison(
     for metric in _metrics(found, study):
         changes = [one for one in found.changes if one.metric == metric.key]
         made = table_of(f"{titled(metric.key)}, {metric.better} is better")
-        for name in ("cell", "change", "p, corrected", "how"):
+        whole = all(len(printable(one.cell)) <= console.width * 2 // 5 for one in changes)
+        made.add_column("cell", overflow="fold", no_wrap=whole)  # names have no blanks
+        for name in ("change", "p, corrected", "how"):
             made.add_column(name, overflow="fold")
         for one in _sorted(changes)[:most]:
             made.add_row(
@@ -109,7 +112,7 @@ def comparison_page(found: Comparison, study: Study, names: tuple[str, str]) -> 
     for place, (what, cells) in enumerate(_alone(found, names)):
         listed = tag("ul", *(tag("li", cell) for cell in cells))
         parts.append(section(f"alone{place}", what, listed))
-    again = f"Made by: interlock study compare {names[0]} {names[1]}"
+    again = f"Made by: {shlex.join(['interlock', 'study', 'compare', *names])}"
     head = tag("header", tag("h1", title), tag("p", f"{names[0]} -> {names[1]}", class_="facts"))
     return document(printable(title), tag("main", head, *parts, tag("p", again, class_="dim")))
 
@@ -131,7 +134,7 @@ def _changes(found: Comparison, study: Study) -> Html:
             one.cell,
             Field(joined((effect(estimate, metric), drawn)), estimate.value),
             Field(chance(estimate.p_adjusted), estimate.p_adjusted),
-            one.reason,
+            Field(tag("span", one.reason, class_="how")),
             label_of(one.metric),
         ]
         rows.append((fields, one.metric))

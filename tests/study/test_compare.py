@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from interlock.study.compare import Side, compare
+from interlock.study.spec import Metric
 from tests.study.made import factors, grid, observe, study
 
 ARMS = factors(cache="none radix block")
@@ -24,6 +25,22 @@ def faster(levels):
 
 def of(comparison, cell):
     return next(one for one in comparison.changes if one.cell == cell)
+
+
+def test_overrides_and_metrics_that_one_study_has_alone_are_named():
+    old = [replace(cell, overrides=("a=1", "b=2")) for cell in grid(ARMS)]
+    new = [replace(cell, overrides=("a=1", "b=3")) for cell in grid(ARMS)[:2]]
+    first, second = side(lambda _: 0.0, old), side(lambda _: 0.0, new)
+    more = replace(second.study, metrics=(*second.study.metrics, Metric("rate")))
+    found = compare(first, replace(second, study=more))
+    assert found.notes[-2:] == (
+        "The same name with other overrides (only in the first b=2; only in the second b=3): "
+        "cache=none, cache=radix.",
+        "Metrics that one study has alone are not compared: only in the second rate.",
+    )
+    turned = [replace(cell, overrides=("b=2", "a=1")) for cell in old]
+    (_, note) = compare(first, side(lambda _: 0.0, turned)).notes
+    assert "(in another order)" in note
 
 
 def test_equal_workloads_are_paired_repeat_by_repeat():
@@ -54,7 +71,8 @@ def test_cells_of_one_study_alone_and_changed_overrides_are_listed():
     assert found.only_first == ("cache=none",)
     assert found.only_second == ("cache=block",)
     assert {one.cell for one in found.changes} == {"cache=radix"}
-    assert any("other overrides: cache=radix" in note for note in found.notes)
+    said = "other overrides (only in the second cache=radix): cache=radix."
+    assert any(said in note for note in found.notes)
 
 
 def test_what_differs_around_the_runs_is_listed():
