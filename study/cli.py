@@ -3,12 +3,10 @@
 import argparse
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import (
@@ -27,6 +25,7 @@ from interlock.driver.report import ReportConsole
 from interlock.study.composer import Composer
 from interlock.study.cores import core_sets
 from interlock.study.designs import ONE_BY_ONE
+from interlock.study.expected_time import told as expected_time
 from interlock.study.folder import MANIFEST, StudyFolder
 from interlock.study.order import Place, run_order
 from interlock.study.plan import StudyPlan, plan_study
@@ -35,11 +34,8 @@ from interlock.study.read_study import EXAMPLE, changed_study, read_study
 from interlock.study.report.commands import report, report_main
 from interlock.study.report.comparison import compare_main
 from interlock.study.run_study import run_study
-from interlock.study.runs import Runs
 from interlock.study.show_plan import print_plan
 from interlock.study.spec import Observation, Study
-from interlock.study.study_manifest import begin
-from interlock.study.worker import Worker
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -92,7 +88,7 @@ def _study(parsed: argparse.Namespace, registry: Registry) -> int:
     cores = core_sets(parsed.jobs, max(one.threads or 1 for one in plan.judged))
     print_plan(console, plan, cores, full=parsed.dry_run)
     if parsed.dry_run:
-        _print_expected_time(console, plan, len(cores))
+        console.print(expected_time(plan, len(cores)), markup=False, highlight=False)
         return 0
     resume = f"go on with: interlock study --resume {shlex.quote(str(folder.path))}"
     resume += f" --jobs {parsed.jobs}" * (parsed.jobs != 1)
@@ -206,27 +202,3 @@ def _run(
         return run_study(
             plan.study, folder, registry, plan, cores, retry_failed, told, study_file=text
         )
-
-
-def _print_expected_time(console: Console, plan: StudyPlan, at_once: int) -> None:
-    """Measure one run of the baseline and multiply."""
-    with TemporaryDirectory() as where, Worker() as worker:
-        folder = StudyFolder(where)
-        place = Place(0, plan.cells[0], 0)
-        runs = Runs(plan, folder, begin(folder, plan))
-        runs.restore(place, retry_failed=False)
-        runs.run(Place(0, plan.cells[0], 0), worker)  # starts the worker as well
-        start_s = time.monotonic()
-        runs.run(place, worker)
-        each_s = time.monotonic() - start_s
-        runs.take(place)
-        failure = runs.observed[0].failure
-    if failure:
-        console.print(f"the baseline fails: {failure}", markup=False, highlight=False)
-        return
-    count = len(run_order(plan.cells, plan.study.repeats, plan.study.seed))
-    console.print(
-        f"expected: about {each_s * count / at_once / 60:.1f} minutes, if all cells take the "
-        f"{each_s:.2f} s of the baseline",
-        highlight=False,
-    )
