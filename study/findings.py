@@ -86,12 +86,19 @@ class CellSummary:
     num_failed: int
     medians: dict[str, float | None]
     lows: dict[str, float | None]
+    """The least of its runs; no interval, which a few runs cannot give without a model."""
     highs: dict[str, float | None]
+    """The most of them."""
     inert: tuple[str, ...] = ()
     equal_tokens: float | None = None
     quality: dict[str, float] = field(default_factory=dict)
     pareto: bool = False
     """No other cell is at least as good in the first two metrics and better in one."""
+
+    @property
+    def shows_equal_tokens(self) -> bool:
+        """True where not all are equal, and for a lossy cell whatever they are."""
+        return self.equal_tokens is not None and (self.equal_tokens < 1 or bool(self.quality))
 
 
 @dataclass(frozen=True)

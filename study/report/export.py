@@ -60,6 +60,7 @@ def cell_rows(results: Results) -> Rows:
     refused = {refusal.cell.id: refusal for refusal in results.refusals}
     cells = {cell.id: cell for cell in (*results.cells, *(r.cell for r in results.refusals))}
     keys = [metric.key for metric in results.compared]
+    told = sorted({what for seen in found.values() for what in seen.quality})
     rows = []
     for name, cell in cells.items():
         seen, refusal = found.get(name), refused.get(name)
@@ -80,6 +81,7 @@ def cell_rows(results: Results) -> Rows:
                     )
                 },
                 "equal_tokens": seen.equal_tokens if seen else None,
+                **{f"quality:{what}": seen.quality.get(what) if seen else None for what in told},
                 "inert": ";".join(seen.inert) if seen else "",
                 "refused": " ".join(refusal.problems) if refusal else "",
             }

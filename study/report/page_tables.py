@@ -32,7 +32,7 @@ LOOKS = {"better": "better", "worse": "worse", "inert": "odd", "too few pairs": 
 
 
 def cells_section(results: Results) -> Html:
-    """Every cell that ran, with medians, intervals and what else there is to say of it."""
+    """Every cell that ran, with medians, ranges and what else there is to say of it."""
     metrics, findings = results.compared, results.findings
     order = ranked(findings.cells, metrics[0], findings.baseline) if metrics else findings.cells
     common = idle_everywhere(findings.cells)
@@ -42,7 +42,7 @@ def cells_section(results: Results) -> Html:
     ]
     if not rows:
         return section("cells", "Cells", tag("p", "No cell ran."))
-    caption = f"Medians and {findings.confidence:.0%} intervals of each cell's runs"
+    caption = "Medians of each cell's runs, and in brackets the least and the most of them"
     heads = ["cell", *(f"{titled(m.key)}, {m.better} is better" for m in metrics)]
     lines = tag("div", table(caption, heads, rows), class_="figures")
     return section("cells", "Cells", lines)
@@ -59,7 +59,7 @@ def _named(cell: CellSummary, baseline: str, common: frozenset[str]) -> Html:
     if cell.num_failed:
         text = f"{cell.num_failed} of {cell.num_runs + cell.num_failed} failed"
         marks.append(tag("span", text, class_="mark bad"))
-    if cell.equal_tokens is not None and cell.equal_tokens < 1:
+    if cell.shows_equal_tokens and cell.equal_tokens is not None:
         marks.append(tag("span", f"{cell.equal_tokens:.1%} of tokens equal", class_="mark odd"))
     marks += [
         tag("span", f"{what} {figure(value)}", class_="mark")

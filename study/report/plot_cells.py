@@ -50,8 +50,8 @@ def pareto_plot(results: Results) -> Plot | None:
     line = "the lines, one for each workload" if len(lines) > 1 else "the line"
     among = " of their workload" if len(lines) > 1 else ""
     about = (
-        f"Medians of {counted(len(cells), 'cell')} with intervals; on {line}, cells that no "
-        f"other{among} beats in both. {label_of(across.key)}: {across.better} is better; "
+        f"Medians of {counted(len(cells), 'cell')} with the ranges of their runs; on {line}, cells "
+        f"that no other{among} beats in both. {label_of(across.key)}: {across.better} is better; "
         f"{label_of(up.key)}: {up.better} is better."
     )
     if len(front) > len(named):

@@ -143,6 +143,12 @@ def _heat_panel(metric: Metric, found: Sequence[Interaction], results: Results) 
     )
 
 
+def _signed(value: float, limit: float) -> str:
+    """With as many digits as tell values up to `limit` apart."""
+    decimals = 1 if limit >= 1 else 1 - math.floor(math.log10(limit))
+    return f"{value:+.{decimals}f}" if decimals <= 6 else f"{value:+.1e}"
+
+
 def _strongest(found: Sequence[Interaction], side: str) -> list[str]:
     """Levels on that side, in their order; those with the largest interactions if many."""
     sizes: dict[str, float] = {}
@@ -187,7 +193,7 @@ def _draw_heat(
     for (row, column), value in np.ndenumerate(grid):
         star = "*" if (row, column) in sure else ""
         if math.isfinite(value) and (star or len(columns) <= 6):
-            text = f"{value:+.1f}{star}" if len(columns) <= 6 else star
+            text = f"{_signed(value, limit)}{star}" if len(columns) <= 6 else star
             colour = "#ffffff" if abs(value) > 0.6 * limit else "#000000"
             axis.text(
                 column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=8

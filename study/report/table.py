@@ -32,7 +32,7 @@ from interlock.study.verdicts import TOO_FEW
 
 STYLES = {"better": "bold green", "worse": "bold red", "inert": "yellow"}
 WIDE = 110
-"""Columns from which on a cell's interval stands beside its median, and reasons in a column."""
+"""Columns from which on a cell's range stands beside its median, and reasons in a column."""
 METRIC_COLUMN = {True: 30, False: 20}
 """What a metric takes on a wide and on a narrow terminal."""
 
@@ -121,7 +121,7 @@ def _cells(
     for start in range(0, len(metrics), each):
         part = metrics[start : start + each]
         rest = f" (part {start // each + 1})" if len(metrics) > each else ""
-        table = table_of(f"Cells: medians and {findings.confidence:.0%} intervals{rest}")
+        table = table_of(f"Cells: medians [least, most] of their runs{rest}")
         table.add_column("cell", overflow="fold")
         for metric in part:
             table.add_column(f"{titled(metric.key)}\n{metric.better} is better", justify="right")
@@ -148,7 +148,7 @@ def _name(cell: CellSummary, findings: Findings, common: frozenset[str]) -> Text
         text.append(f" inert: {listed(idle, 4)}", "yellow")
     if cell.num_failed:
         text.append(f" {cell.num_failed} failed", "red")
-    if cell.equal_tokens is not None and cell.equal_tokens < 1:
+    if cell.shows_equal_tokens and cell.equal_tokens is not None:
         text.append(f" {cell.equal_tokens:.1%} of tokens equal", "yellow")
     for what, value in cell.quality.items():
         text.append(f" {printable(what)} {figure(value)}", "dim")

@@ -11,6 +11,7 @@ import pytest
 from interlock.core.errors import RunFolderError
 from interlock.study.analyse import analyse
 from interlock.study.report.export import MissingExtraError
+from interlock.study.report.plot_effects import _signed
 from interlock.study.report.plots import plots_of, write_plots
 from interlock.study.report.results import Results
 from interlock.study.report.runs import (
@@ -145,6 +146,19 @@ def test_the_front_of_each_workload_is_a_line_of_its_own(small):
         axis = figure.Figure().subplots()
         plot.panels[0].draw(axis)
         assert sum(line.get_linestyle() == "-" for line in axis.lines) == count
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "text"),
+    [
+        (-3.31, 14.0, "-3.3"),
+        (0.0123, 0.026, "+0.012"),
+        (0.5, 0.9, "+0.50"),
+        (2e-9, 3e-9, "+2.0e-09"),
+    ],
+)
+def test_interactions_are_written_with_the_digits_that_tell_them_apart(value, limit, text):
+    assert _signed(value, limit) == text
 
 
 def test_a_search_shows_the_best_trial_so_far(small):

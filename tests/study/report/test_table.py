@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from interlock.study.report.export import cell_rows
+from interlock.study.report.page import page_of
 from interlock.study.report.table import print_results
 
 
@@ -21,6 +23,23 @@ def test_every_study_is_shown_within_the_width_of_the_terminal(any_study, width)
     from rich.cells import cell_len
 
     assert all(cell_len(line) <= width for line in shown(any_study, width).splitlines())
+
+
+def test_a_lossy_cell_shows_its_quality_and_its_share_of_equal_tokens_even_where_it_is_all(small):
+    first, second, *rest = small.findings.cells
+    lossy = replace(first, quality={"perplexity": 12.5}, equal_tokens=1.0)
+    cells = (lossy, replace(second, equal_tokens=1.0), *rest)
+    results = replace(small, findings=replace(small.findings, cells=cells))
+    text = shown(results, 200)
+    assert "100.0% of tokens equal perplexity 12.5" in text
+    assert text.count("of tokens equal") == 1
+    assert "100.0% of tokens equal" in page_of(results, ())
+    rows = cell_rows(results)
+    assert [row["quality:perplexity"] for row in rows[:2]] == [12.5, None]
+
+
+def test_what_stands_in_brackets_beside_a_median_is_said_to_be_the_range_of_the_runs(small):
+    assert "Cells: medians [least, most] of their runs" in shown(small, 200)
 
 
 def test_cells_show_medians_with_intervals_and_effects_show_their_verdicts(small):
