@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 ENDLESS = """
@@ -17,12 +18,21 @@ ENDLESS = """
 
 
 def run_under_way(folder: Path, within_s: float = 60) -> int:
-    """The process that writes the log of the run in this folder."""
+    """The process that writes the log of the run in this folder, whose name may be a pattern."""
     deadline = time.monotonic() + within_s
+    log = str(folder / "log.txt")
     while time.monotonic() < deadline:
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if (process / "fd" / "1").readlink() == folder / "log.txt":
+                if fnmatch(str((process / "fd" / "1").readlink()), log):
                     return int(process.name)
         time.sleep(0.05)
     raise AssertionError("no run began")
+
+
+def wait_for(path: Path, within_s: float = 60) -> None:
+    """Until the file is there."""
+    deadline = time.monotonic() + within_s
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)

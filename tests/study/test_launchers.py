@@ -29,7 +29,7 @@ from interlock.study.read_study import read_study
 from interlock.study.run_study import run_study
 from interlock.study.runs import Runs
 from interlock.study.study_manifest import begin
-from tests.study.endless import ENDLESS, run_under_way
+from tests.study.endless import ENDLESS, run_under_way, wait_for
 
 CELLS = ("executor=fixed", "workload.num_requests=3", "workload.output_tokens=8",
          "progress=false", "cache=none,radix")  # fmt: skip
@@ -162,29 +162,69 @@ def test_a_job_stops_when_its_study_was_stopped_and_leaves_no_mark_of_an_end(tmp
     assert not (folder.path / place.folder).exists()
 
 
-def test_a_launched_study_that_is_stopped_leaves_no_process_and_what_ended(monkeypatch, tmp_path):
+HANGING = """
+base: [executor=fixed]
+factors:
+  traffic:
+    made: [workload.num_requests=2]
+    one: [workload=prompts, 'workload.path="{folder}/one"']
+    two: [workload=prompts, 'workload.path="{folder}/two"']
+repeats: 1
+launcher: {{name: joblib, n_jobs: "2"}}
+"""
+"""Two runs that wait until somebody writes their requests into a pipe."""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A study of these, started; its folder is `out`."""
     pytest.importorskip("joblib")
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     monkeypatch.setenv("A_TEST_STARTED", str(tmp_path))
-    os.mkfifo(tmp_path / "pipe")
-    text = ENDLESS.format(pipe=tmp_path / "pipe", timeout_s=300) + "launcher: {name: joblib}"
-    (tmp_path / "mine.yaml").write_text(dedent(text))
+    for name in ("one", "two"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "mine.yaml").write_text(HANGING.format(folder=tmp_path))
     command = [sys.executable, str(ROOT / "run.py"), "study", "mine.yaml", "--out", "out"]
-    study = subprocess.Popen(
+    with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    run_under_way(tmp_path / "out" / "cells" / "traffic=never" / "r0", 120)
-    study.terminate()
-    said = study.communicate(timeout=60)[0]
-    assert study.returncode == 143
+    ) as study:
+        yield study
+        study.kill()
+
+
+def cores_of(process: int) -> list[int]:
+    return sorted(os.sched_getaffinity(process))
+
+
+def test_runs_beside_each_other_share_no_core_and_a_stop_keeps_the_one_that_ended(
+    hanging, tmp_path
+):
     folder = StudyFolder(tmp_path / "out")
+    one, two = (folder.run_folder(f"traffic={name}", 0) for name in ("one", "two"))
+    together = len(available_cores()) > 1
+    if together:
+        had, others = (cores_of(run_under_way(run, 120)) for run in (one, two))
+        assert len(had) == len(others) == 1
+        assert not set(had) & set(others)
+        (tmp_path / "one").write_text('{"prompt_token_ids": [5, 6, 7]}\n')
+        wait_for(one / ENDED)
+        recorded = json.loads((one / "run.json").read_text())["device"]["may_use_cores"]
+        assert recorded == had
+        assert not (two / ENDED).exists()  # it was under way all the time that the other was
+    else:
+        run_under_way(folder.run_folder("traffic=[ot]*", 0), 120)
+    hanging.terminate()
+    said = hanging.communicate(timeout=60)[0]
+    assert hanging.returncode == 143
     ended = len(list(folder.path.glob(f"cells/*/*/{ENDED}")))
     assert len(folder.observations()) == ended
     assert "Traceback" not in said
     assert "Error" not in said
-    assert f"stopped; {ended} of 3 runs" in said
+    assert f"stopped; {ended} of 4 runs" in said
     assert "go on with: interlock study --resume out" in said
     assert not bearing(f"A_TEST_STARTED={tmp_path}") - {os.getpid()}
+    if not together:
+        pytest.skip("this process may use one core: no two runs were under way at once")
 
 
 def test_cores_that_are_held_are_given_to_nobody_else_until_they_are_given_back():
