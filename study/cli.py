@@ -75,7 +75,7 @@ def main(arguments: list[str], registry: Registry) -> int:
     if arguments[:1] == ["compare"]:
         return compare_main(arguments[1:])
     with stopped_once():
-        return _study(_parser().parse_intermixed_args(arguments), registry)
+        return _study(study_parser().parse_intermixed_args(arguments), registry)
 
 
 def _study(parsed: argparse.Namespace, registry: Registry) -> int:
@@ -129,7 +129,8 @@ def _kept(folder: StudyFolder, plan: StudyPlan) -> str:
     return f"{ended}{of} runs {are} done and kept in {folder.path}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def study_parser() -> argparse.ArgumentParser:
+    """What may stand after `interlock study`."""
     parser = argparse.ArgumentParser(
         "interlock study",
         description=DESCRIPTION,

@@ -15,6 +15,9 @@ from interlock.driver.component_table import built_in_registry, renewed
 from interlock.driver.new_plugin.template import seam_called
 from interlock.driver.plugin_check import components_called
 from interlock.driver.seam_pages import pages
+from interlock.study.cli import study_parser
+from interlock.study.designs import cells_of
+from interlock.study.read_study import read_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("models/*.md")])
@@ -106,19 +109,56 @@ def check_new_plugin(words):
     assert seam_called(words[words.index("--seam") + 1])
 
 
+def check_study(words):
+    if words[0] not in ("report", "compare"):
+        parsed = study_parser().parse_intermixed_args(words)
+        assert parsed.file is None or parsed.file.endswith(".yaml") or "=" in parsed.file
+
+
 OTHER_COMMANDS = {
     "run": check_run,
     "explain": check_run,
     "chat": check_run,
     "plugins": check_plugins,
     "new-plugin": check_new_plugin,
-    "study": lambda words: None,  # study files have tests of their own
+    "study": check_study,
 }
 
 
 def test_a_command_with_a_mistyped_option_would_be_found():
     with pytest.raises(ConfigError):
         check_run(["cache.num_pagse=3"])
+
+
+STUDIES = [
+    (page.relative_to(ROOT).as_posix(), text)
+    for page in PAGES
+    for text in re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    if "factors:" in text and "my_drafter" not in text
+]
+SHIPPED = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("page", "text"), STUDIES, ids=[page for page, _ in STUDIES])
+def test_a_study_file_that_a_page_shows_is_one(page, text, tmp_path):
+    """Its keys, levels, options and metrics exist, and its baseline composes."""
+    (tmp_path / "shown.yaml").write_text(text)
+    assert cells_of(read_study(tmp_path / "shown.yaml", load_registry()))[0].levels
+
+
+def test_pages_show_study_files():
+    assert {"docs/studies.md", "docs/tutorial.md"} <= {page for page, _ in STUDIES}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_study_can_be_read_and_stands_in_the_tutorial_or_the_results(path, monkeypatch):
+    monkeypatch.setenv("INTERLOCK_DATA", "somewhere")
+    every_level = ("study.design=one_at_a_time",)  # which is sooner composed than all of it
+    assert len(cells_of(read_study(path, load_registry(), every_level))) > 3
+    shown = [
+        (ROOT / "docs" / name).read_text("utf-8") for name in ("tutorial.md", "results/studies.md")
+    ]
+    assert any(path.name in text for text in shown)
 
 
 def test_every_refusal_of_the_compatibility_page_has_its_reason():
