@@ -9,7 +9,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import forked
+
+ROOT = forked.ROOT
 PIP = ["-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
 _ALL = """
 import contextlib, io, json, sys
@@ -34,12 +36,14 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment: dict[str, str] = {}
+        self.sources = folder.parent / f"{folder.name}-sources"
+        """Copies of what `pip_install` built."""
 
     def pip_install(self, *sources: Path) -> None:
         """Build and install these source trees, which stay as they are."""
         copies = []
         for source in sources:
-            copy = self.folder.parent / f"{self.folder.name}-sources" / source.name
+            copy = self.sources / source.name
             shutil.copytree(source, copy, ignore=shutil.ignore_patterns("build", "*.egg-info"))
             copies.append(str(copy))
         self.python(*PIP, "--target", str(self.folder), *copies, cwd=self.folder)
@@ -68,16 +72,28 @@ class Site:
 
     def interlock(self, *arguments: str, cwd: Path, status: int = 0) -> str:
         """What the command line prints, errors included."""
-        return self.python(str(ROOT / "run.py"), *arguments, cwd=cwd, status=status)
+        return self.code("from interlock.driver.cli import main; main()", *arguments, cwd=cwd,
+                         status=status)  # fmt: skip
 
     def interlock_all(self, *commands: Sequence[str], cwd: Path) -> list[str]:
-        """What several command lines print, one after the other in one Python.
+        """What several command lines print, one after the other in one process.
 
         Each has what a process of its own would have but the imports, which take most of the time.
         """
-        printed = self.python("-c", _ALL, json.dumps([list(one) for one in commands]), cwd=cwd)
+        printed = self.code(_ALL, json.dumps([list(one) for one in commands]), cwd=cwd)
         found: list[str] = json.loads(printed.splitlines()[-1])
         return found
+
+    def code(self, text: str, *arguments: str, cwd: Path, status: int = 0) -> str:
+        """What this code prints in a process that has Interlock imported, errors included."""
+        found, printed = forked.run(text, *arguments, cwd=cwd, environment=self._environment())
+        assert found == status, printed
+        return printed
+
+    def _environment(self) -> dict[str, str]:
+        path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+        return {**os.environ, **own, **self.environment}
 
     def without_figures(self) -> None:
         """As where matplotlib is not installed: reports without drawing."""
@@ -85,12 +101,10 @@ class Site:
 
     def python(self, *arguments: str, cwd: Path, status: int = 0) -> str:
         """What a Python that sees the site prints, errors included."""
-        path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=cwd,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", **self.environment},
+            env=self._environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

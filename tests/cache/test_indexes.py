@@ -1,5 +1,6 @@
 """The prefix indexes keep the contract, whatever the key function."""
 
+import json
 import os
 import subprocess
 import sys
@@ -166,25 +167,28 @@ def test_fast_keys_of_many_near_equal_contents_are_all_different() -> None:
     assert len(set(keys)) == distinct + len(rows) - 1, "the first row alone comes again"
 
 
-@pytest.mark.parametrize("name", [*CHAINS])
-def test_every_process_computes_the_same_keys(name: str) -> None:
-    code = (
-        "import numpy as np\n"
-        "from interlock.plugins.cache.chain_keys import CHAINS\n"
-        f"keys = CHAINS[{name!r}]().keys(b'salt', np.empty(0), np.arange(8).reshape(4, 2))\n"
-        "print(keys.tobytes().hex())"
-    )
-    found = {
+KEYS = """
+import json
+import numpy as np
+from interlock.plugins.cache.chain_keys import CHAINS
+rows = np.arange(8).reshape(4, 2)
+found = {name: chain().keys(b"salt", np.empty(0), rows) for name, chain in CHAINS.items()}
+print(json.dumps({name: keys.tobytes().hex() for name, keys in found.items()}))
+"""
+
+
+def test_every_process_computes_the_same_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [
         subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", KEYS],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True, text=True, check=True,
         ).stdout
         for seed in ("1", "2")
-    }  # fmt: skip
-    assert len(found) == 1
-    here = CHAINS[name]().keys(b"salt", np.empty(0), np.arange(8).reshape(4, 2))
-    assert found == {here.tobytes().hex() + "\n"}
+    ]  # fmt: skip
+    exec(KEYS, {})
+    assert set(json.loads(found[0])) == {*CHAINS}
+    assert found == [capsys.readouterr().out] * 2
 
 
 @pytest.mark.parametrize("largest", [2**64 - 1, 6])

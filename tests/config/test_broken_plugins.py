@@ -177,8 +177,7 @@ def test_a_plugin_of_another_contract_is_refused_or_supported_with_the_differenc
     site, tmp_path, contract, said
 ):
     site.add("aged", header=HEADER.replace("CONTRACT = 1", f"CONTRACT = {contract}"))
-    (tmp_path / "later.py").write_text(NEXT)
-    printed = site.python("later.py", cwd=tmp_path)
+    printed = site.code(NEXT, cwd=tmp_path)
     assert mentions(printed, said)
     supported = bool(re.search(r"^scheduler/victim +aged ", printed, flags=re.MULTILINE))
     assert supported == (contract == 2)

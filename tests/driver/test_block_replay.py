@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,8 +23,8 @@ from interlock.plugins.cache.eviction.lfu import LFUEviction
 from interlock.plugins.cache.eviction.lru import LRUEviction
 from interlock.plugins.frontend.configs import TraceConfig
 from interlock.plugins.frontend.trace import Trace
+from tests import forked
 
-ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("INTERLOCK_DATA", "../shared/data"))
 UNIQUE = {"conversation": 182_790, "synthetic": 43_924}
 
@@ -153,7 +151,7 @@ def test_belady_bounds_the_other_policies_on_the_synthetic_trace():
     assert hit_rate(BeladyEviction(blocks), "synthetic", 10_000) == 0.618
 
 
-def command(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *overrides: str) -> tuple[int, str]:
     lines = [
         {"timestamp": 0, "input_length": 1030, "output_length": 5, "hash_ids": [0, 4, 9]},
         {"timestamp": 9, "input_length": 1024, "output_length": 5, "hash_ids": [0, 4]},
@@ -162,14 +160,14 @@ def command(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = ["executor=fixed", "workload=trace", f"workload.path={path}", "replay.blocks=ids"]
     given += ["cache.num_pages=3", f"hydra.run.dir={folder / 'out'}", *overrides]
-    arguments = [sys.executable, str(ROOT / "run.py"), *given]
-    return subprocess.run(arguments, capture_output=True, text=True, cwd=folder)
+    code = "from interlock.driver.cli import main; main()"
+    return forked.run(code, *given, cwd=folder, environment=dict(os.environ))
 
 
 def test_the_command_line_replays_a_trace_and_leaves_a_run_folder(tmp_path):
-    done = command(tmp_path, "cache.page_size=512", "cache/eviction=lfu")
-    assert done.returncode == 0, done.stderr
-    assert "hits before the first miss" in done.stdout
+    status, printed = command(tmp_path, "cache.page_size=512", "cache/eviction=lfu")
+    assert status == 0, printed
+    assert "hits before the first miss" in printed
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["blocks"], summary["hits"], summary["evicted_blocks"]) == (5, 2, 0)
     lines = (tmp_path / "out" / "requests.jsonl").read_text().splitlines()
@@ -180,6 +178,6 @@ def test_the_command_line_replays_a_trace_and_leaves_a_run_folder(tmp_path):
 
 
 def test_a_page_that_is_no_block_is_refused_with_the_size_to_set(tmp_path):
-    done = command(tmp_path)
-    assert done.returncode == 1
-    assert "set cache.page_size=512" in done.stderr
+    status, printed = command(tmp_path)
+    assert status == 1
+    assert "set cache.page_size=512" in printed

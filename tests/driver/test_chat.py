@@ -79,6 +79,15 @@ def test_an_answer_ends_at_the_end_token_or_says_that_it_was_cut(tiny):
     assert not ending.noted
 
 
+@pytest.fixture
+def interruptible():
+    """As in a terminal: what a shell starts in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_stops_the_answer_and_keeps_the_chat(tiny):
     engine = build(tiny)
 
