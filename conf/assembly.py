@@ -10,6 +10,7 @@ import torch
 from interlock.conf.check_request import request_problems
 from interlock.conf.find_model import describe_models
 from interlock.conf.longest_request import length_problems, longest_request
+from interlock.conf.observers import named_observers
 from interlock.conf.page_identity import NotingFormat, page_identity
 from interlock.conf.rank_parts import RankParts
 from interlock.conf.read_adapters import read_adapters
@@ -135,7 +136,7 @@ class _Builder(RankParts):
             clock=clock or (VirtualClock() if executor.virtual else WallClock()),
             resolution=self.resolution,
             codec=self.context.codec,
-            observers=self.registry.observers,
+            observers=named_observers(self.registry.observers),
             planes=parts.planes if parts else None,
             losses=parts.attention.losses if parts else dict,
             dtype=self.dtype,

@@ -95,6 +95,17 @@ def test_a_plugin_with_a_wrong_config_folder_is_left_out(install, registry_of):
     assert "interlock_config_dirs gave 5, not a text" in str(broken)
 
 
+def test_a_step_observer_that_fails_is_named_with_the_cause():
+    def watching(_plan, _result):
+        raise LookupError("no such step")
+
+    registry = registry_with("spec", lambda _context: None)
+    registry.observers = [watching]  # of this copy alone
+    engine = build_engine(configured(None, registry), registry)
+    with pytest.raises(ContractError, match=r"observer .*watching failed: LookupError: no such st"):
+        serve(engine, asking(0, (1, 2, 3), 2))
+
+
 def test_a_component_without_memory_is_not_called_broken():
     def build_it(_context):
         raise MemoryError("no room")
