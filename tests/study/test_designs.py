@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from interlock.study.cells import LONGEST_ID, cell_id
 from interlock.study.covering import covering_rows, pairs_in, pairs_of
 from interlock.study.designs import DESIGNS, aliases, cells_of, design_problems
-from interlock.study.fractions import fraction_rows, regular_rows, resolution
+from interlock.study.fractions import (
+    _merit_by_runs,
+    _word_lengths,
+    fraction_rows,
+    regular_rows,
+    resolution,
+)
 from interlock.study.order import run_order
 from interlock.study.spec import Factor, Level, Study
 
@@ -119,6 +125,22 @@ def test_regular_fractions_reach_the_resolution_of_the_tables(factors, base, kno
     for size in range(1, known):
         for columns in itertools.combinations(range(factors), size):
             assert signs[:, columns].prod(axis=1).sum() == 0, "a word shorter than the resolution"
+
+
+@given(st.integers(2, 4), st.integers(1, 7), st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_the_words_of_a_fraction_are_counted_the_same_from_its_runs(base, added, random):
+    options = [w for n in range(2, base + 1) for w in itertools.combinations(range(base), n)]
+    words = random.sample(options, min(added, len(options)))
+    count = base + len(words)
+    lengths = _word_lengths(words, count, base)
+    assert _merit_by_runs(words, count, base) == (min(lengths), -lengths.count(min(lengths)))
+
+
+def test_many_factors_in_few_runs_are_found_at_once():
+    signs = 1 - 2 * np.array(regular_rows(31, 5))
+    assert not (signs.T @ signs - 32 * np.eye(31)).any(), "columns that are not orthogonal"
+    assert resolution(24, 6) == 4
 
 
 def test_a_regular_fraction_begins_with_the_baseline_and_says_what_it_confounds():
