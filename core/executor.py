@@ -55,6 +55,8 @@ class Executor(ABC):
 
     virtual: bool = False
     """True: `StepResult.duration_s` is set and drives a virtual clock."""
+    unsteady: bool = False
+    """True: those durations are drawn at random, so that equal runs take unequal times."""
 
     @abstractmethod
     def execute(self, plan: StepPlan) -> StepResult:

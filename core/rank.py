@@ -35,7 +35,7 @@ class Leader(Executor):
     """Rank 0's executor: hands each plan to the other ranks, then runs it with them."""
 
     def __init__(self, executor: Executor, ranks: Ranks, strategy: ParallelStrategy) -> None:
-        self.virtual = executor.virtual
+        self.virtual, self.unsteady = executor.virtual, executor.unsteady
         self._executor, self._ranks, self._strategy = executor, ranks, strategy
         self._finished, self._closed = True, False
 

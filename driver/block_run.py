@@ -102,6 +102,7 @@ def _finish(
         counters={"cache/eviction": {"evicted_pages": played.evicted}},
         inert=[] if played.evicted else ["cache/eviction"],
     )
+    found["exact_times"] = True
     write_replay(run_dir, [asdict(one) for one in played.requests], summary, found)
     console = ReportConsole()
     name = config.choices["cache/eviction"].name

@@ -254,6 +254,7 @@ class Run:
         )
         found |= {
             "num_requests": len(self.entries),
+            "exact_times": self.engine.executor.virtual and not self.engine.executor.unsteady,
             "ranks": engine.ranks,
             "stored_error": engine.losses(),
         }

@@ -11,7 +11,7 @@ from interlock.study.layout import lay_out, off_scale
 from interlock.study.noise import drift_of
 from interlock.study.notes import notes
 from interlock.study.pairs import Activity, baseline_of, references
-from interlock.study.spec import Cell, Metric, Observation, Refusal, Study
+from interlock.study.spec import Cell, Metric, Observation, Refusal, Study, observed
 from interlock.study.summaries import summaries
 from interlock.study.verdicts import judge, shown
 
@@ -31,7 +31,8 @@ def analyse(
     activity = Activity(observations)
     deciding = _deciding(study, observations)
     compared_with = references(study, cells, deciding)
-    comparing = Comparing(study, cells, compared_with, activity)
+    exact = all(one.exact for one in observed(observations))
+    comparing = Comparing(study, cells, compared_with, activity, exact)
     ids = [cell.id for cell in cells]
     layouts = [lay_out(metric, ids, deciding) for metric in study.metrics]
     found = [

@@ -8,7 +8,7 @@ import numpy as np
 from interlock.study.bootstrap import Measured, measure
 from interlock.study.effects import LevelKey, Model, model_of
 from interlock.study.layout import Floats, Layout
-from interlock.study.noise import Floor, Noise, floor_of, noise_of
+from interlock.study.noise import EXACT, Floor, Noise, are_equal, floor_of, noise_of
 from interlock.study.pairs import Activity, paired
 from interlock.study.spec import Cell, Study
 
@@ -50,9 +50,11 @@ class Comparing:
         cells: Sequence[Cell],
         references: Mapping[str, str],
         activity: Activity,
+        exact: bool = False,
     ) -> None:
+        """`exact`: all runs were in virtual time without noise."""
         self._study, self._cells, self._activity = study, cells, activity
-        self._references = references
+        self._references, self._exact = references, exact
 
     def of(self, layout: Layout, rng: np.random.Generator) -> MetricComparisons:
         """The comparisons of a layout."""
@@ -61,13 +63,17 @@ class Comparing:
         model = model_of(self._study, self._cells, layout) if layout.cells else None
         num_contrasts, effects = len(plans), self._effects(model)
         interactions = self._interactions(model)
-        found = self._measure(layout, noise, [*plans, *effects, *interactions], rng)
+        everything = [*plans, *effects, *interactions]
+        exact = self._exact and noise is None and are_equal(layout.aa)
+        found = (
+            _exactly(layout, everything) if exact else self._measure(layout, noise, everything, rng)
+        )
         end = num_contrasts + len(effects)
         repeats = max((compared.num_pairs for compared in found[:num_contrasts]), default=0)
         return MetricComparisons(
             layout=layout,
             model=model,
-            floor=floor_of(layout, noise, repeats or self._study.repeats),
+            floor=EXACT if exact else floor_of(layout, noise, repeats or self._study.repeats),
             contrasts=tuple(found[:num_contrasts]),
             effects=tuple(found[num_contrasts:end]),
             interactions=tuple(found[end:]),
@@ -135,6 +141,19 @@ class Comparing:
                 return ()
             idle |= set(found)
         return tuple(sorted(idle))
+
+
+def _exactly(layout: Layout, plans: "Sequence[_Plan]") -> list[Compared]:
+    """Differences without an interval: there is no noise."""
+    found = []
+    for plan in plans:
+        value = float(plan.weights_N @ layout.values_N)
+        if abs(value) < 1e-12 * np.abs(layout.values_N).max(initial=1.0):
+            value = 0.0
+        measured = Measured(value, value, value, float(value == 0))
+        known = measured if plan.num_pairs else None
+        found.append(Compared(plan.what, plan.against, known, plan.num_pairs, plan.idle))
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,8 @@ Least squares of block + main effects + two-way interactions over all runs (Box,
 "Statistics for Experimenters", chapters 5 and 10), each level against its factor's first. A study
 may lack cells: a term whose column follows from those before it cannot be told from them. It is
 left out, taken as zero, and named. Blocks come first, then main effects, then interactions, so that
-what a design confounds is given to the simpler term.
+what a design confounds is given to the simpler term. A composition beside the design has no levels
+and a term of its own.
 
 Shapes: N runs, M terms.
 """
@@ -48,9 +49,12 @@ def model_of(study: Study, cells: Sequence[Cell], layout: Layout) -> Model:
     pairs = [(a, b) for a, b in combinations(later, 2) if a[0] != b[0]]
     blocks_NB = (layout.block_N[:, None] == np.arange(len(layout.blocks))).astype(np.float64)
     columns = _Columns(blocks_NB)
+    beside = sorted({cell.id for cell in cells if not cell.levels} & set(layout.cells))
+    own = [(layout.cell_N == layout.cells.index(cell)).astype(np.float64) for cell in beside]
+    known = len(layout.blocks) + sum(columns.add(column_N) for column_N in own)
     kept_mains = [key for key in later if columns.add(on[key])]
     kept_pairs = [pair for pair in pairs if columns.add(on[pair[0]] * on[pair[1]])]
-    solve_MN = columns.solve()[len(layout.blocks) :]
+    solve_MN = columns.solve()[known:]
     rows: dict[object, Floats] = dict(zip([*kept_mains, *kept_pairs], solve_MN, strict=True))
     mains = {key: rows[key] for key in kept_mains}
     interactions = {pair: rows[pair] for pair in kept_pairs}

@@ -10,6 +10,7 @@ Shapes: N runs, C cells, K comparisons, D draws.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +159,16 @@ class Floor:
     """Of a single pair."""
     num_pairs: int
     source: str
+
+
+EXACT = Floor(
+    0.0, 0.0, 1, "the baseline, which ran twice in virtual time and gave the same: no noise"
+)
+
+
+def are_equal(aa: Sequence[float]) -> bool:
+    """Whether there are A/A pairs, and none differs."""
+    return len(aa) > 0 and not any(aa)
 
 
 def floor_of(layout: Layout, noise: Noise | None, repeats: int, level: float = 0.95) -> Floor:

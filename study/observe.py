@@ -40,6 +40,7 @@ def observe(
         chosen=chosen(manifest),
         acted=acted(manifest),
         quality=read_json(folder / QUALITY),
+        exact=manifest.get("exact_times") is True,
     )
 
 

@@ -132,6 +132,8 @@ class Observation:
     """Why it failed; empty where it ran. A failed observation has no values."""
     replica: int = 0
     """0; 1 for the second run of an A/A pair within a block."""
+    exact: bool = False
+    """It ran on a virtual clock without noise: the same run again gives the same figures."""
 
 
 def observed(observations: Sequence[Observation]) -> list[Observation]:

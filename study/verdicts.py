@@ -9,7 +9,7 @@ from interlock.study.comparisons import LEAST_PAIRS, Compared, MetricComparisons
 from interlock.study.corrections import holm
 from interlock.study.findings import Contrast, Estimate, Interaction
 from interlock.study.layout import off_scale
-from interlock.study.noise import Floor
+from interlock.study.noise import EXACT, Floor
 from interlock.study.spec import Metric
 
 BETTER, WORSE, NOTHING = "better", "worse", "no difference shown"
@@ -94,6 +94,12 @@ def _verdict(
         return TOO_FEW, f"{runs}; a difference needs {LEAST_PAIRS}."
     if one.idle:
         return INERT, f"{' and '.join(one.idle)} differed and never acted: nothing was measured."
+    if floor is EXACT:
+        if one.measured.value == 0:
+            return NOTHING, "The two are equal."
+        return _direction(metric, one.measured), (
+            "Exact for this workload: in virtual time equal runs are equal."
+        )
     if not math.isfinite(floor.half_width):
         return TOO_FEW, "The noise floor is unknown: what was run twice are too few pairs."
     alpha = 1 - confidence
@@ -107,11 +113,14 @@ def _verdict(
     if abs(one.measured.value) <= floor.half_width:
         inside = shown(metric, off_scale(metric, floor.half_width))
         return NOTHING, f"Inside the noise floor: equal compositions differ by up to {inside}."
-    good = (one.measured.value < 0) == (metric.better == "lower")
-    return (BETTER if good else WORSE), (
+    return _direction(metric, one.measured), (
         f"p = {estimate.p_adjusted:.2g} over all comparisons of the study, beyond the noise floor "
         f"of {shown(metric, off_scale(metric, floor.half_width))}."
     )
+
+
+def _direction(metric: Metric, measured: Measured) -> str:
+    return BETTER if (measured.value < 0) == (metric.better == "lower") else WORSE
 
 
 def shown(metric: Metric, value: float) -> str:

@@ -30,6 +30,7 @@ class FixedExecutor(Executor):
     ) -> None:
         self._config = config
         self._noise = StepNoise(config, seed)
+        self.unsteady = self._noise.unsteady
         self._allowed = np.array(
             [t for t in range(min(vocab_size, 1 << 16)) if t not in stop_ids], dtype=np.int64
         )

@@ -17,6 +17,7 @@ class StepNoise:
     def __init__(self, config: FixedConfig, seed: int) -> None:
         self._rng = np.random.Generator(np.random.Philox(_key(seed, config.noise_run)))
         self._jitter = config.jitter
+        self.unsteady = bool(config.jitter or config.wander or config.drift)
         shift = config.wander * float(self._rng.standard_normal())
         self._level = shift + config.drift * config.noise_run
 

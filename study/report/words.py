@@ -110,8 +110,8 @@ def figure(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """Its two ends; empty where neither is defined."""
-    if not is_defined(low) and not is_defined(high):
+    """Its two ends; empty where neither is defined, or where there is one value only."""
+    if low == high or not (is_defined(low) or is_defined(high)):
         return ""
     return f"[{figure(low)}, {figure(high)}]"
 
@@ -126,7 +126,9 @@ def change(value: float | None, metric: Metric) -> str:
 
 
 def effect(estimate: Estimate, metric: Metric) -> str:
-    """Value and interval: "-12.3 % [-14.0, -10.1]"."""
+    """Value and interval: "-12.3 % [-14.0, -10.1]"; the value alone where it is exact."""
+    if estimate.low == estimate.high:
+        return change(estimate.value, metric)
     write: Callable[[float], str] = _percent if metric.scale == "ratio" else "{:+.3g}".format
     least = ROUNDING * max(map(abs, filter(is_defined, (estimate.low, estimate.high))), default=0.0)
     value, *ends = (

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from interlock.study.analyse import analyse
-from interlock.study.spec import Level, Metric, Refusal
+from interlock.study.spec import Cell, Level, Metric, Refusal
 from tests.study.made import TIME, factors, grid, observe, study
 
 TWO = factors(cache="none radix", spec="none ngram eagle")
@@ -303,3 +303,14 @@ def test_figures_without_a_logarithm_leave_their_pairs_out():
     found = analyse(made, cells, runs)
     assert found.contrasts[0].estimate.num_pairs < 3
     assert any("2 runs have no figure above zero" in note for note in found.notes)
+
+
+def test_a_composition_beside_the_design_changes_no_effect():
+    two = factors(cache="none radix", spec="none ngram")
+    made, cells = study(two), grid(two)
+    beside = Cell("also=other", {}, ())
+    runs = observe(made, [*cells, beside], lambda x: additive(x) if x else 3.0, sigma=0.0)
+    without = analyse(made, cells, [one for one in runs if one.cell != beside.id])
+    found = analyse(made, [*cells, beside], runs)
+    for one, other in zip(found.effects, without.effects, strict=True):
+        assert one.estimate.value == pytest.approx(other.estimate.value, abs=1e-9)

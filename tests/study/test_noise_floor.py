@@ -34,3 +34,43 @@ def test_two_repeats_of_two_cells_without_an_equal_pair_name_no_winner():
     assert "The noise floor is unknown" in cell.reason
     with_pairs = analyse(made, cells, observe(made, cells, saves, sigma=1e-6, aa=True))
     assert with_pairs.contrasts[0].verdict == "better"
+
+
+def exact_runs(made, cells, mean, exact=True):
+    return observe(made, cells, mean, sigma=0.0, aa=True, exact=lambda _cell, _repeat: exact)
+
+
+def test_virtual_time_without_noise_makes_every_difference_of_one_repeat_exact():
+    two = factors(cache="none radix", spec="none ngram")
+    made, cells = study(two, repeats=1), grid(two)
+
+    def mean(levels):
+        return saves(levels) + (0.1 if levels["spec"] == levels["cache"] == "none" else 0.0)
+
+    found = analyse(made, cells, exact_runs(made, cells, mean))
+    assert (found.noise[0].value, found.noise[0].is_known) == (0.0, True)
+    radix = next(one for one in found.effects if one.what == "cache=radix")
+    assert radix.verdict == "better"
+    assert radix.estimate.value == pytest.approx(math.expm1(-0.25), abs=1e-12)
+    assert radix.estimate.low == radix.estimate.high == radix.estimate.value
+    both = next(one for one in found.contrasts if one.what == "cache=radix,spec=ngram")
+    assert both.estimate.value == pytest.approx(math.expm1(-0.3), abs=1e-12)
+    assert found.interactions[0].estimate.value == pytest.approx(math.expm1(0.1), abs=1e-12)
+
+
+def test_equal_cells_in_virtual_time_are_called_equal():
+    one = factors(cache="none radix")
+    made, cells = study(one, repeats=1), grid(one)
+    (cell,) = analyse(made, cells, exact_runs(made, cells, lambda _: 0.0)).contrasts
+    assert (cell.verdict, cell.reason) == ("no difference shown", "The two are equal.")
+
+
+def test_nothing_is_exact_where_one_run_was_timed_or_equal_runs_differ():
+    one = factors(cache="none radix")
+    made, cells = study(one, repeats=1), grid(one)
+    timed = exact_runs(made, cells, saves, exact=False)
+    assert analyse(made, cells, timed).contrasts[0].verdict == "too few pairs"
+    runs = exact_runs(made, cells, saves)
+    assert analyse(made, cells, [*runs[:-1], timed[-1]]).contrasts[0].verdict == "too few pairs"
+    runs = observe(made, cells, saves, sigma=0.01, aa=True, exact=lambda *_: True)
+    assert analyse(made, cells, runs).contrasts[0].verdict == "too few pairs"

@@ -40,7 +40,7 @@ def test_changes_notes_and_what_differs_around_are_shown_in_the_words_of_the_com
         assert one.cell in text
         assert one.reason in text
         assert one.reason in page
-    assert text.count("+10.0 % [") == len(small.cells) * len(small.study.metrics)
+    assert text.count("+10.0 %  <") == len(small.cells) * len(small.study.metrics)
 
 
 def test_cells_that_one_study_has_alone_are_listed(small):

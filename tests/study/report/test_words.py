@@ -43,11 +43,16 @@ def test_effects_are_per_cent_on_the_ratio_scale_and_differences_else():
 def test_what_is_zero_but_for_rounding_is_written_as_zero():
     assert effect(Estimate(-2e-16, -0.005, 0.005, 1, 1, 3), DIFFERENCE) == "+0 [-0.005, +0.005]"
     assert effect(Estimate(1e-17, -1e-17, 2e-17, 1, 1, 3), RATIO) == "+0.00 % [-0.00, +0.00]"
-    assert effect(Estimate(0.0, 0.0, 0.0, 1, 1, 3), DIFFERENCE) == "+0 [+0, +0]"
+    assert effect(Estimate(0.0, 0.0, 0.0, 1, 1, 3), DIFFERENCE) == "+0"
     assert effect(Estimate(1e-12, math.nan, math.nan, 1, 1, 1), DIFFERENCE) == "+1e-12 [-, -]"
 
 
-def test_an_interval_without_ends_is_empty():
+def test_an_exact_effect_has_no_interval():
+    assert effect(Estimate(0.25, 0.25, 0.25, 0, 0, 1), RATIO) == "+25.0 %"
+
+
+def test_an_interval_without_ends_or_with_one_value_is_empty():
+    assert interval(2.0, 2.0) == ""
     assert interval(None, math.nan) == ""
     assert interval(1.0, None) == "[1, -]"
 
