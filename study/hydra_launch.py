@@ -67,10 +67,17 @@ def launch(
         assert started.stdin is not None
         started.stdin.close()
     if status:
-        last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-3:]
         raise ConfigError(
-            f"launcher={launcher['name']} ended with status {status}: {' / '.join(last)}"
+            f"launcher={launcher['name']} ended with status {status}: {_words(log)} ({log})"
         )
+
+
+def _words(log: Path) -> str:
+    """What a launcher that failed says: the end of a traceback, else how its own words begin."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    broke = any(line.startswith("Traceback") for line in lines)
+    said = lines[-3:] if broke else [line for line in lines if not line.startswith("[")][:3]
+    return " / ".join(line.strip() for line in said)
 
 
 def _command(

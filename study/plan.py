@@ -16,6 +16,9 @@ from interlock.study.composer import Composer
 from interlock.study.designs import cells_of, checked_cells
 from interlock.study.spec import Cell, Refusal, Study
 
+MOST_RUNS = 1_000_000
+"""Eleven days at one a second."""
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -68,6 +71,12 @@ def plan_study(
     Raises ConfigError where the baseline, against which everything is compared, is refused.
     """
     listed = tuple(cells) if cells is not None else cells_of(study)
+    runs = (len(listed) + 1) * study.repeats
+    if runs > MOST_RUNS:
+        raise ConfigError(
+            f"{len(listed):,} cells and the baseline again, x repeats={study.repeats}, are "
+            f"{runs:,} runs, and a study has {MOST_RUNS:,} at most"
+        )
     composer = composer or Composer(registry)
     judged = tuple(judge(cell, composer) for cell in _counted("judging cells", listed, composer))
     first = judged[0]

@@ -20,6 +20,12 @@ def read_factors(tree: Mapping[str, Any], problems: list[str]) -> tuple[Factor, 
     factors = tuple(
         Factor(name, _levels(name, levels, problems)) for name, levels in stated.items()
     )
+    problems += [
+        f"factors: {name!r} is no name: one or more characters that can be printed"
+        for factor in factors
+        for name in (factor.name, *(level.name for level in factor.levels))
+        if not name or not name.isprintable()
+    ]
     baseline = tree.get("baseline") or {}
     if not isinstance(baseline, dict):
         problems.append("baseline names a level of factors, such as {cache: none}")
@@ -47,6 +53,8 @@ def _levels(factor: str, stated: Any, problems: list[str]) -> tuple[Level, ...]:
     place = f"factors.{factor}"
     if isinstance(stated, list):
         if all(isinstance(item, str) for item in stated):
+            twice = {item for item in stated if stated.count(item) > 1}
+            problems += [f"{place}: {item!r} stands here twice" for item in sorted(twice)]
             stated = {item: [f"{factor}={item}"] for item in stated}
         else:
             problems.append(f"{place}: levels are {FORM}")

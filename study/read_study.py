@@ -129,6 +129,7 @@ def study_of(
     if len(problems) == before:
         study = _with_swept_factor(study)
     problems += _set_twice(extra, study.factors)
+    problems += _undone(factors)
     return study if len(problems) == before else None
 
 
@@ -193,6 +194,7 @@ def _fixed_by_the_study(study: Study) -> list[str]:
     reasons = {
         "seed": "each repeat has a seed of its own; the study's is `seed: N`",
         "rerun": "a study runs its cells anew",
+        "hydra": "a study has its own folders and launcher",
         "progress": "the study shows its own progress",
     }
     places = [("base", study.base)]
@@ -203,7 +205,7 @@ def _fixed_by_the_study(study: Study) -> list[str]:
         f"{place}: {text}: {reasons[key]}"
         for place, overrides in places
         for text in overrides
-        if (key := text.lstrip("+~").partition("=")[0]) in reasons
+        if (key := _key(text).partition(".")[0]) in reasons
     ]
 
 
@@ -218,6 +220,36 @@ def _set_twice(extra: tuple[str, ...], factors: tuple[Factor, ...]) -> list[str]
         for text in level.overrides
         if (key := text.partition("=")[0]) in keys
     ]
+
+
+def _undone(factors: tuple[Factor, ...]) -> list[str]:
+    """Levels whose overrides another one undoes, in the same level or in that of a later factor.
+
+    Cells would bear the name of a level that they do not have.
+    """
+    problems = []
+    set_by: dict[str, tuple[str, str]] = {}
+    for factor in factors:
+        here: dict[str, tuple[str, str]] = {}
+        for level in factor.levels:
+            place, own = f"factors.{factor.name}.{level.name}", set[str]()
+            for text in level.overrides:
+                if (key := _key(text)) in own:
+                    problems.append(f"{place} sets {key} twice")
+                elif key in set_by:
+                    before, by = set_by[key]
+                    problems.append(
+                        f"{place}: {text} undoes {before} of {by} in cells that have both; what "
+                        "one factor sets, another may not"
+                    )
+                own.add(key)
+                here.setdefault(key, (text, place))
+        set_by |= here
+    return problems
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def _with_swept_factor(study: Study) -> Study:

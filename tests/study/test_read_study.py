@@ -8,6 +8,7 @@ import pytest
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.study.cli import main
+from interlock.study.plan import plan_study
 from interlock.study.read_study import EXAMPLE, changed_study, read_study
 from interlock.study.spec import Metric
 
@@ -197,3 +198,36 @@ def test_a_design_that_would_never_end_is_refused_before_its_cells_are_made(tmp_
     (problem,) = problems_of(tmp_path, text)
     assert "9,765,625 cells" in problem
     assert "pairwise" in problem
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        (
+            "{a: {x: [cache=none], y: []}, b: {p: [cache=radix], q: []}}",
+            "factors.b.p: cache=radix undoes cache=none of factors.a.x in cells that have both",
+        ),
+        ("{a: {x: [cache=none, cache=radix], y: []}}", "factors.a.x sets cache twice"),
+        ("{cache: [none, none, radix]}", "factors.cache: 'none' stands here twice"),
+        ("{'': {x: [cache=none], y: []}}", "factors: '' is no name"),
+        ('{a: {"x\\e[31m": [cache=none], y: []}}', r"factors: 'x\\x1b\[31m' is no name"),
+        (
+            "{a: {x: [hydra.run.dir=here], y: []}}",
+            "hydra.run.dir=here: a study has its own folders",
+        ),
+    ],
+)
+def test_levels_that_would_be_undone_or_ignored_or_cannot_be_shown_are_refused(
+    tmp_path, factors, said
+):
+    (tmp_path / "mine.yaml").write_text(f"factors: {factors}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=said):
+        read_study(tmp_path / "mine.yaml", load_registry())
+
+
+def test_more_runs_than_anybody_waits_for_are_refused_before_they_are_listed(tmp_path):
+    text = "base: [executor=fixed]\nfactors: {cache: [none, radix]}\nrepeats: 100000000\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    study = read_study(tmp_path / "mine.yaml", load_registry())
+    with pytest.raises(ConfigError, match="are 300,000,000 runs, and a study has 1,000,000 at"):
+        plan_study(study, load_registry())
