@@ -9,6 +9,7 @@ from interlock.conf.find_model import describe_models
 from interlock.conf.hydra_edge import compose
 from interlock.conf.longest_request import length_problems
 from interlock.core.capabilities import Capability, Composition, Requirement
+from interlock.core.component import BuildContext
 from interlock.core.errors import ConfigError
 from interlock.core.model_requirements import SETTINGS, model_requirements
 from interlock.core.registry import Registry
@@ -67,7 +68,17 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
 
 def refusals(resolution: Resolution) -> list[str]:
     """Everything for which it would not run that is known without reading a weight."""
-    return [*map(str, resolution.problems), *length_problems(resolution)]
+    problems = [*map(str, resolution.problems), *length_problems(resolution)]
+    return problems or _workload_problems(resolution)
+
+
+def _workload_problems(resolution: Resolution) -> Sequence[str]:
+    """What the workload lacks, such as a file's path; what is in the file is not looked at."""
+    try:
+        resolution.build("workload", BuildContext(resolution.model, seed=resolution.config.seed))
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def explanation(resolution: Resolution) -> Iterator[str]:

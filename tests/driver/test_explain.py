@@ -47,6 +47,15 @@ def test_a_length_that_the_model_does_not_have_is_refused_as_a_run_refuses_it(ca
     assert main(["max_model_len=5000", "executor=fixed"], load_registry()) == 0
 
 
+def test_a_workload_that_lacks_its_file_is_refused_as_a_run_refuses_it(capsys):
+    assert main(["workload=trace", "executor=fixed"], load_registry()) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("This would NOT run.")
+    assert "workload.path" in said[said.index("Refused:") :]
+    found = ["workload=trace", "workload.path=/anywhere", "executor=fixed"]
+    assert main(found, load_registry()) == 0
+
+
 def test_each_change_that_it_names_works():
     found = resolution("model=tiny-gqa", "cache=radix", "cache/allocator=contiguous")
     (problem,) = found.problems
