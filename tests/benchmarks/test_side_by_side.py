@@ -1,10 +1,14 @@
 """Comparisons of engines run end to end on a tiny shape, and say what they measured."""
 
+import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
+from benchmarks.beside import command
+from benchmarks.beside.cells import Row
 from benchmarks.beside.paired import paired_ratio
 from benchmarks.beside.process import SideError, SideProcess
 from benchmarks.beside.shapes import LLAMA, SMOLLM2, TINY, write
@@ -49,7 +53,12 @@ def test_a_failing_command_ends_the_side_with_its_log(tmp_path):
         side.call("product", "no such product", 1)
 
 
-def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
+SAMPLES = {"interlock": [1.0, 2.0], "transformers": [3.0, 4.0]}
+
+
+def test_ours_and_transformers_agree_and_what_is_added_replaces_its_own_cells(
+    tmp_path, monkeypatch
+):
     given = [
         "--shapes", "tiny", "--repeats", "2", "--threads", "1", "--models", str(tmp_path),
         "--page", str(tmp_path / "out.md"), "--batches",
@@ -70,7 +79,15 @@ def test_ours_and_transformers_agree_and_every_cell_has_a_ratio(tmp_path):
     assert all(cell in page for cell in cells)
     assert "100% of transformers (tiny) in fp32" in page
     assert {"interlock", "torch"} <= set(found["sides"]["interlock"])
-    both = report("vs_transformers", tmp_path, *given, "3", "--cells", "decode", "--add")
+    again = replace(Row.from_json(cells["decode, batch 3"]), samples=SAMPLES)
+    nothing = {"agreement_bfloat16": {}, "agreement_float32": {}, "start_s": {}, "sides": {}}
+    measured = {**nothing, "rows": [again], "seconds": 1}
+    monkeypatch.setattr(command, "compare", lambda _peers, _args, _folder: measured)
+    path = tmp_path / "report.json"
+    more = [*given, "3", "--cells", "decode", "--add", "--json", str(path)]
+    command.run([command.Peer("transformers")], command.options("").parse_args(more), "again")
+    both = json.loads(path.read_text())
+    assert both["rows"][1]["samples"] == SAMPLES
     assert [row["cell"] for row in both["rows"]] == list(cells)
     assert [row["samples"] == cells[row["cell"]]["samples"] for row in both["rows"]] == [
         True, False, True, True,
