@@ -69,7 +69,7 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
 def refusals(resolution: Resolution) -> list[str]:
     """Everything for which it would not run that is known without reading a weight."""
     problems = [*map(str, resolution.problems), *length_problems(resolution)]
-    return problems or _workload_problems(resolution)
+    return problems or [*_workload_problems(resolution)]
 
 
 def _workload_problems(resolution: Resolution) -> Sequence[str]:
