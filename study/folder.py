@@ -8,12 +8,14 @@ analysis.json         what the runs show
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from interlock.core.errors import RunFolderError
+from interlock.core.errors import ConfigError, RunFolderError
 from interlock.driver.run_folder import read_lines, read_object, write_file, write_lines
 from interlock.study.findings import Findings
 from interlock.study.order import Place
@@ -30,6 +32,36 @@ class StudyFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other studies of this host out of the folder, which is made, inside the context.
+
+        Raises ConfigError where one is at work there. A file system without locks keeps nobody out.
+        """
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            held = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be made: {error.strerror}") from error
+        try:
+            with suppress(OSError):
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise ConfigError(
+                        f"{self.path}: a study that runs now is at work there; wait until it has "
+                        "ended, or give --out another folder"
+                    ) from error
+        except BaseException:
+            os.close(held)
+            raise
+        try:
+            yield
+        finally:
+            os.close(held)
 
     def manifest(self) -> dict[str, Any]:
         """study.json."""

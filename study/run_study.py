@@ -39,12 +39,21 @@ def run_study(
     with the same study to go on.
 
     Raises:
-        ConfigError: the baseline is refused, or the folder is that of another study.
+        ConfigError: the baseline is refused, or the folder is that of another study, or one is at
+            work there now.
         RunFolderError: the disk is full.
         KeyboardInterrupt: Ctrl-C; the runs that were going on are not recorded.
     """
     plan = plan or plan_study(study, registry)
-    jobs = len(workers or cores)
+    with folder.alone():
+        return _run(plan, folder, registry, cores, retry_failed, told, study_file, workers)
+
+
+def _run(
+    plan: StudyPlan, folder: StudyFolder, registry: Registry, cores: Sequence[Sequence[int]],
+    retry_failed: bool, told: Told, study_file: str, workers: Sequence[Worker],
+) -> list[Observation]:  # fmt: skip
+    study, jobs = plan.study, len(workers or cores)
     runs = Runs(plan, folder, begin(folder, plan, jobs, study_file))
     order = run_order(plan.cells, study.repeats, study.seed)
     left = [place for place in order if not runs.restore(place, retry_failed)]

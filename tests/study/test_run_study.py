@@ -352,3 +352,15 @@ def test_a_damaged_file_of_a_study_is_named(tmp_path, name, text):
     read = {"study.json": folder.study, "observations.jsonl": folder.observations}
     with pytest.raises(RunFolderError, match=name):
         read.get(name, folder.findings)()
+
+
+def test_a_folder_where_a_study_is_at_work_is_refused_to_a_second_one_until_it_ends(tmp_path):
+    study, folder = study_in(tmp_path, FIXED), StudyFolder(tmp_path / "out")
+    told = "out: a study that runs now is at work there; wait until it has ended, or give --out"
+    with folder.alone(), pytest.raises(ConfigError, match=told):
+        run(study, tmp_path / "out")
+    with folder.alone():
+        assert not list(folder.path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="file: cannot be made: File exists"):
+        run(study, tmp_path / "file")
