@@ -106,7 +106,7 @@ class KVCache(PageSupply):
         """The longest prefix usable by every table; leaves at least one token to compute."""
         if not self.index.retains:
             return Match(NO_PAGES, 0)
-        asked = sequence, sequence.length, sequence.rewritten, self.runs.version
+        asked = salt, sequence, sequence.length, sequence.rewritten, self.runs.version
         if self._matched[0] != asked or self.windows:  # who waits asks again with every step
             self._matched = asked, self._match(salt, sequence)
         return self._matched[1]
