@@ -17,6 +17,8 @@ from interlock.study.worker import Worker
 
 MEASURED_CELLS = 4
 """The baseline, and others that are spread over the design."""
+PATIENCE_S = 30.0
+"""After so long no further run is measured: what is known by then has to do."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def sampled(cells: Sequence[Cell], count: int = MEASURED_CELLS) -> list[Cell]:
 def measure(plan: StudyPlan) -> Measured:
     """Run a few cells, alone and in a folder that is then removed; those that fail are left out.
 
+    Of long runs the baseline's first alone: what it took to start is then part of its time.
     Raises InterlockError, with the reason, where the baseline fails.
     """
     cells = sampled(plan.cells)
@@ -98,9 +101,13 @@ def measure(plan: StudyPlan) -> Measured:
         runs.take(Place(0, cells[0], 0))
         if runs.observed[0].failure:
             raise InterlockError(f"the baseline fails: {runs.observed[0].failure}")
+        if first_s > PATIENCE_S:
+            return Measured(start_s=0.0, each_s=(first_s,))
         with_quality_s = seconds(Place(0, cells[0], 0))
         each_s = [seconds(Place(0, cells[0], 0, replica=1))]
         for cell in cells[1:]:
+            if time.monotonic() - start_s > PATIENCE_S:
+                break
             place = Place(0, cell, 0, replica=1)
             taken_s = seconds(place)
             runs.take(place)

@@ -20,6 +20,7 @@ from interlock.core.assemble import build_engine
 from interlock.core.errors import ConfigError, RunFolderError
 from interlock.core.registry import load_registry
 from interlock.driver.run import make_entries, serve
+from interlock.study import expected_time
 from interlock.study.analyse import analyse
 from interlock.study.cli import main
 from interlock.study.cores import available_cores, core_sets
@@ -334,6 +335,15 @@ def test_a_dry_run_shows_cells_and_time_and_leaves_nothing(tmp_path, monkeypatch
     assert re.search(r"expected: \d+\.\d to \d+\.\d minutes for 15 runs, of which ", shown)
     assert "measured in 4 of 4 cells" in shown
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_a_dry_run_of_long_runs_measures_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(expected_time, "PATIENCE_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(dedent(FIXED))
+    assert main(["mine.yaml", "--dry-run"], load_registry()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "measured in 1 of 4 cells, and 0.0 s to start" in shown
 
 
 @pytest.mark.parametrize(
