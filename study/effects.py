@@ -10,9 +10,10 @@ and a term of its own.
 Shapes: N runs, M terms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import prod
 
 import numpy as np
 
@@ -37,6 +38,9 @@ class Model:
     """Interactions that are taken as zero."""
     counts: dict[LevelKey, int]
     """Runs at each level."""
+    complete: bool
+    """Every combination of levels ran as one cell: effects are plain averages, whatever depends on
+    what. Else they are what they are if the terms that were left out are none."""
 
 
 def model_of(study: Study, cells: Sequence[Cell], layout: Layout) -> Model:
@@ -64,7 +68,14 @@ def model_of(study: Study, cells: Sequence[Cell], layout: Layout) -> Model:
         aliased_mains=tuple(key for key in later if key not in mains),
         aliased=tuple(pair for pair in pairs if pair not in interactions),
         counts={key: int(on[key].sum()) for key in keys},
+        complete=_is_complete(study, [levels[cell] for cell in layout.cells if levels[cell]]),
     )
+
+
+def _is_complete(study: Study, ran: Sequence[Mapping[str, str]]) -> bool:
+    different = {tuple(sorted(levels.items())) for levels in ran}
+    every = prod(len(factor.levels) for factor in study.factors)
+    return len(ran) == len(different) == every
 
 
 def _later(factor: Factor) -> list[LevelKey]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interlock.study.bootstrap import Measured
 from interlock.study.comparisons import LEAST_PAIRS, Compared, MetricComparisons
@@ -14,6 +14,11 @@ from interlock.study.spec import Metric
 
 BETTER, WORSE, NOTHING = "better", "worse", "no difference shown"
 INERT, TOO_FEW = "inert", "too few pairs"
+EXACTLY = "Exact for this workload: in virtual time equal runs are equal."
+EXACTLY_IF = (
+    "Exact for this workload if the terms that are not estimated are none: not every combination "
+    "of levels ran."
+)
 
 
 @dataclass(frozen=True)
@@ -40,9 +45,14 @@ def judge(found: Sequence[MetricComparisons], confidence: float) -> Judged:
         p = decided.get(_key(of, one), 1.0)
         return _contrast(of.layout.metric, of.floor, one, p, confidence)
 
+    def effect(of: MetricComparisons, one: Compared) -> Contrast:
+        found = verdict(of, one)
+        assumes = of.model is not None and not of.model.complete and found.reason == EXACTLY
+        return replace(found, reason=EXACTLY_IF) if assumes else found
+
     return Judged(
         contrasts=tuple(verdict(m, c) for m in found for c in m.contrasts),
-        effects=tuple(verdict(m, c) for m in found for c in m.effects),
+        effects=tuple(effect(m, c) for m in found for c in m.effects),
         interactions=tuple(
             Interaction(
                 m.layout.metric.key, c.what, c.against,
@@ -97,9 +107,7 @@ def _verdict(
     if floor is EXACT:
         if one.measured.value == 0:
             return NOTHING, "The two are equal."
-        return _direction(metric, one.measured), (
-            "Exact for this workload: in virtual time equal runs are equal."
-        )
+        return _direction(metric, one.measured), EXACTLY
     if not math.isfinite(floor.half_width):
         return TOO_FEW, "The noise floor is unknown: what was run twice are too few pairs."
     alpha = 1 - confidence

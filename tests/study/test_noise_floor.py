@@ -74,3 +74,22 @@ def test_nothing_is_exact_where_one_run_was_timed_or_equal_runs_differ():
     assert analyse(made, cells, [*runs[:-1], timed[-1]]).contrasts[0].verdict == "too few pairs"
     runs = observe(made, cells, saves, sigma=0.01, aa=True, exact=lambda *_: True)
     assert analyse(made, cells, runs).contrasts[0].verdict == "too few pairs"
+
+
+def test_an_effect_is_exact_without_conditions_only_where_every_combination_ran():
+    three = factors(cache="none radix", spec="none ngram", order="arrival priority")
+    made, cells = study(three, repeats=1), grid(three)
+
+    def mean(levels):
+        others = {levels["spec"], levels["order"]}
+        return saves(levels) * (3.0 if others == {"ngram", "priority"} else 1.0)
+
+    found = analyse(made, cells, exact_runs(made, cells, mean))
+    radix = next(one for one in found.effects if one.what == "cache=radix")
+    assert radix.estimate.value == pytest.approx(math.expm1(-0.3), abs=1e-12)
+    assert radix.reason == "Exact for this workload: in virtual time equal runs are equal."
+    found = analyse(made, cells[:-1], exact_runs(made, cells[:-1], mean))
+    radix = next(one for one in found.effects if one.what == "cache=radix")
+    assert radix.estimate.value != pytest.approx(math.expm1(-0.3), abs=1e-3)
+    assert radix.reason.startswith("Exact for this workload if the terms that are not estimated")
+    assert found.contrasts[-1].reason.startswith("Exact for this workload: ")
