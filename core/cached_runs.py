@@ -23,6 +23,7 @@ class CacheCounters:
     """What the cache did, for the activity report."""
 
     lookups: int = 0
+    """Searches of the index. Who waits while nothing enters or leaves it is looked up once."""
     hits: int = 0
     inserted_pages: int = 0
     evicted_pages: int = 0
