@@ -36,7 +36,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     site.without_figures()
     (folder / "drafters.yaml").write_text(study_file())
     first, install, *others = journey()
-    source = folder / Path(install[2])
+    source = folder / Path(install[-1])
     said = [
         site.interlock(*first[1:], cwd=folder),
         site.python(*PIP, "--target", str(site.folder), str(source), cwd=folder),

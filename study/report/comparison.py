@@ -24,7 +24,7 @@ from interlock.study.report.markup import (
 from interlock.study.report.page_tables import reach_of, whisker
 from interlock.study.report.table import lines_of, table_of
 from interlock.study.report.words import (
-    chance,
+    corrected,
     counted,
     effect,
     is_defined,
@@ -85,7 +85,7 @@ def print_comparison(
             made.add_row(
                 Text(printable(one.cell)),
                 Text(effect(one.estimate, metric)),
-                Text(chance(one.estimate.p_adjusted)),
+                Text(corrected(one.estimate)),
                 Text(printable(one.reason), "dim"),
             )
         console.print(made)
@@ -133,7 +133,7 @@ def _changes(found: Comparison, study: Study) -> Html:
         fields: list[Field | str] = [
             one.cell,
             Field(joined((effect(estimate, metric), drawn)), estimate.value),
-            Field(chance(estimate.p_adjusted), estimate.p_adjusted),
+            Field(corrected(estimate), estimate.p_adjusted),
             Field(tag("span", one.reason, class_="how")),
             label_of(one.metric),
         ]

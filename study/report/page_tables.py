@@ -18,6 +18,7 @@ from interlock.study.report.results import Results, idle_everywhere, ranked
 from interlock.study.report.words import (
     chance,
     change,
+    corrected,
     counted,
     effect,
     figure,
@@ -106,7 +107,7 @@ def _contrast(
         contrast.what,
         Field(joined((effect(estimate, metric), drawn)), estimate.value),
         Field(joined((verdict, " ", tag("small", contrast.reason) if contrast.reason else None))),
-        Field(chance(estimate.p_adjusted), estimate.p_adjusted),
+        Field(corrected(estimate), estimate.p_adjusted),
         Field(str(estimate.num_pairs), estimate.num_pairs),
         Field(label_of(contrast.metric)),
         contrast.against,
@@ -156,7 +157,7 @@ def interactions_section(results: Results) -> Html | None:
             one.first,
             one.second,
             Field(effect(estimate, metric), estimate.value),
-            Field(chance(estimate.p_adjusted), estimate.p_adjusted),
+            Field(corrected(estimate), estimate.p_adjusted),
             label_of(one.metric),
         ]
         rows.append((fields, one.metric))

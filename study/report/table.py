@@ -18,7 +18,7 @@ from interlock.study.report.results import (
     ranked,
 )
 from interlock.study.report.words import (
-    chance,
+    corrected,
     counted,
     effect,
     figure,
@@ -196,7 +196,7 @@ def _contrast(contrast: Contrast, metric: Metric, wide: bool) -> list[Text]:
     if contrast.reason:
         verdict.append(f": {printable(contrast.reason)}", "dim not bold")
     row = [Text(printable(contrast.what)), Text(effect(contrast.estimate, metric))]
-    return [*row, *([Text(chance(contrast.estimate.p_adjusted))] if wide else []), verdict]
+    return [*row, *([Text(corrected(contrast.estimate))] if wide else []), verdict]
 
 
 def _noise(findings: Findings, metrics: Sequence[Metric]) -> Table:

@@ -126,7 +126,9 @@ def change(value: float | None, metric: Metric) -> str:
 
 
 def effect(estimate: Estimate, metric: Metric) -> str:
-    """Value and interval: "-12.3 % [-14.0, -10.1]"; the value alone where it is exact."""
+    """Value and interval: "-12.3 % [-14.0, -10.1]"; the value alone where it is exact; else "-"."""
+    if not any(map(is_defined, (estimate.value, estimate.low, estimate.high))):
+        return UNDEFINED
     if estimate.low == estimate.high:
         return change(estimate.value, metric)
     write: Callable[[float], str] = _percent if metric.scale == "ratio" else "{:+.3g}".format
@@ -155,6 +157,11 @@ def chance(p: float | None) -> str:
     if p is None or math.isnan(p):
         return UNDEFINED
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def corrected(estimate: Estimate) -> str:
+    """Its corrected p-value; "-" where nothing was estimated."""
+    return chance(estimate.p_adjusted) if is_defined(estimate.value) else UNDEFINED
 
 
 def counted(number: int, what: str) -> str:

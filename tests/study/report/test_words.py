@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from interlock.study.findings import Estimate
 from interlock.study.report.words import (
     change,
+    corrected,
     effect,
     figure,
     interval,
@@ -38,6 +39,12 @@ def test_effects_are_per_cent_on_the_ratio_scale_and_differences_else():
     assert effect(estimate, DIFFERENCE) == "-0.123 [-0.2, -0.05]"
     assert change(math.nan, RATIO) == "-"
     assert effect(Estimate(math.nan, math.nan, math.inf, 1, 1, 0), RATIO) == "- [-, +inf]"
+
+
+def test_what_was_not_estimated_has_no_interval_and_no_p_value():
+    nothing = Estimate(math.nan, math.nan, math.nan, 1.0, 1.0, 1)
+    assert (effect(nothing, RATIO), corrected(nothing)) == ("-", "-")
+    assert corrected(Estimate(-0.1, -0.2, 0.1, 0.2, 1.0, 3)) == "1.000"
 
 
 def test_what_is_zero_but_for_rounding_is_written_as_zero():
