@@ -62,8 +62,9 @@ def main(arguments: Sequence[str], registry: Registry) -> int:
         raise ConfigError(f"{flags[0]}: `interlock explain` takes choices and settings only")
     config = compose(arguments, registry)
     resolution = resolve(config, registry, describe_models(config, registry))
-    show("\n".join(explanation(resolution)))
-    return 1 if refusals(resolution) else 0
+    problems = refusals(resolution)
+    show("\n".join(explanation(resolution, problems)))
+    return 1 if problems else 0
 
 
 def refusals(resolution: Resolution) -> list[str]:
@@ -81,9 +82,8 @@ def _workload_problems(resolution: Resolution) -> Sequence[str]:
     return []
 
 
-def explanation(resolution: Resolution) -> Iterator[str]:
-    """The lines that are printed."""
-    problems = refusals(resolution)
+def explanation(resolution: Resolution, problems: Sequence[str]) -> Iterator[str]:
+    """The lines that are printed; `problems` are its refusals."""
     yield "This would NOT run." if problems else "This would run."
     forms = ", ".join(sorted(resolution.model.forms))
     config = resolution.config

@@ -57,10 +57,16 @@ def measure(
 
 def _measured(value: float, error: float, df: float, confidence: float) -> Measured:
     if error <= 1e-14:
-        value = 0.0 if abs(value) < 1e-12 else value
-        return Measured(value, value, value, float(value == 0))
+        return without_noise(value)
     half = t_quantile(confidence, df) * error
     return Measured(value, value - half, value + half, t_two_sided(value / error, df))
+
+
+def without_noise(value: float, size: float = 1.0) -> Measured:
+    """A comparison that nothing blurs: its interval is its value. `size` is that of what was
+    compared, of which a 1e-12th part is rounding."""
+    value = 0.0 if abs(value) < 1e-12 * size else value
+    return Measured(value, value, value, float(value == 0))
 
 
 def widening(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlock.study.bootstrap import Measured, measure
+from interlock.study.bootstrap import Measured, measure, without_noise
 from interlock.study.effects import LevelKey, Model, model_of
 from interlock.study.layout import Floats, Layout
 from interlock.study.noise import EXACT, Floor, Noise, are_equal, floor_of, noise_of
@@ -145,12 +145,10 @@ class Comparing:
 
 def _exactly(layout: Layout, plans: "Sequence[_Plan]") -> list[Compared]:
     """Differences without an interval: there is no noise."""
+    size = float(np.abs(layout.values_N).max(initial=1.0))
     found = []
     for plan in plans:
-        value = float(plan.weights_N @ layout.values_N)
-        if abs(value) < 1e-12 * np.abs(layout.values_N).max(initial=1.0):
-            value = 0.0
-        measured = Measured(value, value, value, float(value == 0))
+        measured = without_noise(float(plan.weights_N @ layout.values_N), size)
         known = measured if plan.num_pairs else None
         found.append(Compared(plan.what, plan.against, known, plan.num_pairs, plan.idle))
     return found

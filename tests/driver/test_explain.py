@@ -10,12 +10,17 @@ from interlock.core.capabilities import KeepsPages, RunsModel, ServesAttention, 
 from interlock.core.errors import ConfigError
 from interlock.core.registry import load_registry
 from interlock.core.resolver import resolve
-from interlock.driver.explain import chain, explanation, main, offered
+from interlock.driver.explain import chain, explanation, main, offered, refusals
 
 
 def resolution(*overrides):
     config = compose(overrides)
     return resolve(config, load_registry(), describe_models(config, load_registry()))
+
+
+def explained(*overrides):
+    found = resolution(*overrides)
+    return list(explanation(found, refusals(found)))
 
 
 def test_an_accepted_composition_is_explained_with_its_chain(capsys):
@@ -81,7 +86,7 @@ def test_the_chain_names_what_was_looked_for_and_every_provider():
 
 
 def test_one_of_two_capabilities_is_enough_and_the_missing_one_is_no_alarm():
-    lines = list(explanation(resolution("model=tiny-gqa", "executor=fixed", "spec=eagle")))
+    lines = explained("model=tiny-gqa", "executor=fixed", "spec=eagle")
     assert lines[0] == "This would run."
     assert "  spec=eagle looks for RunsModel: nobody (works without)" in lines
     assert "  spec=eagle looks for SimulatesDrafts: executor=fixed" in lines
@@ -94,7 +99,7 @@ def test_looking_for_what_must_not_be_there_is_met_by_nobody():
 
 
 def test_all_components_are_shown_and_those_of_strangers_with_their_package():
-    lines = list(explanation(resolution("model=tiny-gqa")))
+    lines = explained("model=tiny-gqa")
     for seam in load_registry().components:
         assert any(line.strip().startswith(f"{seam[0]}=") for line in lines)
 
